@@ -210,37 +210,34 @@ def test_an_answer_says_what_stopped_it_and_whose_it_is(stub: GenerationServiceS
         assert answer.end.request_id
 
 
-@pytest.mark.parametrize(
-    ("conversation", "field"),
-    [
-        ({"messages": [{"role": "robot"}]}, "messages[0].role"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-        ({"messages": [{"role": "user", "content": "x", "reasoning": "y"}]}, "messages[0].reasoning"),
-        (
-            {"messages": [TURN, {"role": "assistant", "tool_calls": [{"id": "c", "name": "f", "arguments": "["}]}]},
-            "messages[1].tool_calls[0].arguments",
-        ),
-        ({"tools": [{"name": "a b"}]}, "tools[0].name"),
-        ({"tools": [{"name": "f", "parameters": "7"}]}, "tools[0].parameters"),
-        ({"tools": [], "tool_choice": {"mode": "TOOL_MODE_REQUIRED"}}, "tool_choice"),
-        ({"tool_choice": {"name": "other"}}, "tool_choice.name"),
-        ({"template_arguments": '{"colour": 1}'}, "template_arguments.colour"),
-        ({"template_arguments": "[]"}, "template_arguments"),
-        ({"continue_final_message": True}, "continue_final_message"),
-    ],
-)
-@pytest.mark.parametrize("rpc", ["Generate", "Tokenize", "CountTokens"])
-def test_what_is_wrong_with_a_conversation_is_named(
-    stub: GenerationServiceStub, conversation: dict[str, Any], field: str, rpc: str
-) -> None:
-    """By its place in the request, whatever is asked of it."""
-    request = getattr(messages, f"{rpc}Request")(
-        conversation={"messages": [TURN], "tools": [TOOL_WIRE], **conversation}
-    )
-    with pytest.raises(grpc.RpcError) as failure:
-        list(stub.Generate(request, timeout=20)) if rpc == "Generate" else getattr(stub, rpc)(request, timeout=20)
+_REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [{"role": "robot"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "user", "content": "x", "reasoning": "y"}]}, "messages[0].reasoning"),
+    (
+        {"messages": [TURN, {"role": "assistant", "tool_calls": [{"id": "c", "name": "f", "arguments": "["}]}]},
+        "messages[1].tool_calls[0].arguments",
+    ),
+    ({"tools": [{"name": "a b"}]}, "tools[0].name"),
+    ({"tools": [{"name": "f", "parameters": "7"}]}, "tools[0].parameters"),
+    ({"tools": [], "tool_choice": {"mode": "TOOL_MODE_REQUIRED"}}, "tool_choice"),
+    ({"tool_choice": {"name": "other"}}, "tool_choice.name"),
+    ({"template_arguments": '{"colour": 1}'}, "template_arguments.colour"),
+    ({"template_arguments": "[]"}, "template_arguments"),
+    ({"continue_final_message": True}, "continue_final_message"),
+]
 
-    assert _refusal(failure.value) == (grpc.StatusCode.INVALID_ARGUMENT, f"conversation.{field}")
+
+@pytest.mark.parametrize("rpc", ["Generate", "Tokenize", "CountTokens"])
+def test_what_is_wrong_with_a_conversation_is_named(stub: GenerationServiceStub, rpc: str) -> None:
+    """By its place in the request, whatever is asked of it."""
+    for conversation, field in _REFUSED:
+        fields = {"messages": [TURN], "tools": [TOOL_WIRE], **conversation}
+        request = getattr(messages, f"{rpc}Request")(conversation=fields)
+        with pytest.raises(grpc.RpcError) as failure:
+            list(stub.Generate(request, timeout=20)) if rpc == "Generate" else getattr(stub, rpc)(request, timeout=20)
+
+        assert _refusal(failure.value) == (grpc.StatusCode.INVALID_ARGUMENT, f"conversation.{field}")
 
 
 def test_texts_and_conversations_are_tokenized_as_rest_does(
