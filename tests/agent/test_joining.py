@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,11 +18,19 @@ from agent.programs import run
 from baton.agent.joining import Joiner
 from baton.agent.membership import Membership, renewal_seconds
 from baton.cli.app import make_app
-from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
+from baton.errors import (
+    AuthenticationError,
+    BatonError,
+    InvalidFieldError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
 from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
+from baton.security.authority import create_key
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity, secured_by
 from system.plan import free_ports
@@ -118,20 +127,64 @@ def _refused(
     return reasons[0]
 
 
-def test_a_wrong_token_is_refused_and_after_some_unseen(deployment: Path, tmp_path: Path) -> None:
-    """UNAUTHENTICATED with its reason; then even the right one has to wait. Nothing is signed."""
+def test_wrong_tokens_keep_nobody_else_out(deployment: Path, tmp_path: Path) -> None:
+    """UNAUTHENTICATED with its reason, then RESOURCE_EXHAUSTED; the right one is taken from the same address."""
     right = token_of(deployment)
     wrong = JoinToken("w" * 64, right.authority)
 
     async def attempt(address: str) -> None:
         for _ in range(MAX_FAILURES):
             with pytest.raises(AuthenticationError) as caught:
-                await joiner(tmp_path / "mac", wrong, address).join()
+                await joiner(tmp_path / "thief", wrong, address).join()
             assert caught.value.reason == "INVALID_JOIN_TOKEN"
-        await joiner(tmp_path / "mac", right, address).ask()
+        assert (await joiner(tmp_path / "mac", right, address).join()).worker.role == "decode"
+        await joiner(tmp_path / "thief", wrong, address).ask()
 
     assert _refused(deployment, attempt, OverloadedError) == "JOIN_RATE"
-    assert not (tmp_path / "mac" / "node.crt").exists()
+    assert not (tmp_path / "thief" / "node.crt").exists()
+
+
+def test_a_token_lets_one_machine_in_which_needs_it_no_more(deployment: Path, tmp_path: Path) -> None:
+    """A member renews by its certificate, with any token; another machine cannot, with that of the member."""
+    token = token_of(deployment)
+    used_up = JoinToken("u" * 64, token.authority)
+
+    async def attempt(address: str) -> None:
+        await joiner(tmp_path / "mac", token, address).join()
+        await joiner(tmp_path / "mac", used_up, address).ask()
+        stolen = joiner(tmp_path / "thief", token, address, "mac-2")
+        await stolen.ask()
+
+    assert _refused(deployment, attempt, AuthenticationError) == "INVALID_JOIN_TOKEN"
+    assert not (tmp_path / "thief" / "node.crt").exists()
+
+
+@pytest.mark.parametrize("node_id", ["mac-1", "mac-2"])
+def test_a_certificate_without_its_key_renews_nothing(deployment: Path, tmp_path: Path, node_id: str) -> None:
+    """It is shown to everybody; nor does a member's let it become another."""
+    token = token_of(deployment)
+
+    async def attempt(address: str) -> None:
+        await joiner(tmp_path / "mac", token, address).join()
+        copied = tmp_path / "thief"
+        shutil.copytree(tmp_path / "mac", copied)
+        if node_id == "mac-1":
+            (copied / "node.key").write_bytes(create_key())
+        await joiner(copied, JoinToken("u" * 64, token.authority), address, node_id).ask()
+
+    assert _refused(deployment, attempt, AuthenticationError) == "INVALID_JOIN_TOKEN"
+
+
+@pytest.mark.parametrize("name", ["gateway", "router", "baton", "admin"])
+def test_no_machine_is_called_like_a_part_of_the_deployment(deployment: Path, tmp_path: Path, name: str) -> None:
+    """Its certificate would speak for that."""
+    (deployment / "assignments.toml").write_text(ASSIGNMENT.replace("mac-*", "*"))
+
+    _refused(
+        deployment,
+        lambda address: joiner(tmp_path / "mac", token_of(deployment), address, name).ask(),
+        InvalidFieldError,
+    )
 
 
 def test_a_machine_that_nobody_has_work_for_is_told(deployment: Path, tmp_path: Path) -> None:

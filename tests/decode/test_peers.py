@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import pytest
+import trustme
 
 from baton.decode import peers
+from baton.errors import ConfigurationError
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv_transport.kv_services import KvStub
+from baton.rpc.channel import open_channel
+from baton.security.tls import secured_by
+from security.identities import identity
 
 
 def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +75,39 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     asyncio.run(asyncio.wait_for(run(), 20))
 
     assert num_probes == 3
+
+
+def test_channels_are_opened_again_with_a_renewed_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that kept the first certificate could not reconnect once that has ended. While files are missing it stays."""
+    who = identity(tmp_path, trustme.CA(), common_name="mac-1")
+    monkeypatch.setattr(peers, "RENEWAL_LOOK_SECONDS", 0.001)
+    opened, has_failed = asyncio.Queue[str](), asyncio.Event()
+
+    def open_noted(address: str, *, is_dedicated: bool) -> grpc.aio.Channel:
+        try:
+            channel = open_channel(address, is_dedicated=is_dedicated)
+        except ConfigurationError:
+            has_failed.set()
+            raise
+        opened.put_nowait(address)
+        return channel
+
+    monkeypatch.setattr(peers, "open_channel", open_noted)
+
+    async def run() -> None:
+        with secured_by(who):
+            peer_set = peers.PeerSet(0, lambda _link: None, linger_seconds=0)
+            following = asyncio.create_task(peer_set.run())
+        peer_set.update({"p": router_service_pb2.Peer(node_id="p", address="127.0.0.1:1")})
+        await opened.get()
+        key = who.key_file.read_bytes()
+        who.key_file.unlink()
+        await has_failed.wait()
+        assert opened.empty()
+        who.key_file.write_bytes(key)
+
+        assert await opened.get() == "127.0.0.1:1"
+        following.cancel()
+        await asyncio.wait({following})
+
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from baton.errors import ConfigurationError
+from baton.errors import AuthenticationError, ConfigurationError
 from baton.security.authority import check_intact, create_authority
-from baton.security.join_token import JoinToken, create_secret, first_certificate, parse_join_token, read_secret
+from baton.security.join_token import (
+    JoinPasses,
+    JoinToken,
+    create_pass,
+    create_secret,
+    first_certificate,
+    parse_join_token,
+    read_secret,
+)
 
 
 def _swapped(text: str) -> str:
@@ -31,10 +39,62 @@ def test_a_token_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("text", ["", "baton1.short.AAAA", f"baton2.{'s' * 32}.AAAA", f"baton1.{'s' * 32}.", "x"])
 def test_other_text_is_refused_without_being_repeated(text: str) -> None:
     """The message says what a token looks like."""
-    with pytest.raises(ConfigurationError, match=r"baton1\.SECRET\.AUTHORITY") as caught:
+    with pytest.raises(ConfigurationError, match=r"baton1\.PASS\.AUTHORITY") as caught:
         parse_join_token(text)
 
     assert "s" * 32 not in caught.value.message
+
+
+SECRET = "s" * 32
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _is_let_in(passes: JoinPasses, node_id: str, shown: str, now: datetime = NOW) -> bool:
+    """Return whether a pass lets a machine in."""
+    try:
+        with passes.used_by(node_id, shown, now):
+            return True
+    except AuthenticationError:
+        return False
+
+
+def test_a_pass_is_for_as_many_machines_as_it_says() -> None:
+    """Any of them may show it again; where taking one in fails, another may come in its place."""
+    passes, shown = JoinPasses(SECRET), create_pass(SECRET, ends_at=NOW + timedelta(hours=1), num_machines=2)
+    with pytest.raises(ZeroDivisionError), passes.used_by("mac-0", shown, NOW):
+        raise ZeroDivisionError
+
+    let_in = [_is_let_in(passes, node_id, shown) for node_id in ("mac-1", "mac-2", "mac-3", "mac-1")]
+
+    assert let_in == [True, True, False, True]
+
+
+def test_a_pass_ends() -> None:
+    """The next one has a number of its own."""
+    passes, ends_at = JoinPasses(SECRET), NOW + timedelta(hours=1)
+    shown, other = (create_pass(SECRET, ends_at=ends_at) for _ in range(2))
+
+    assert _is_let_in(passes, "mac-1", shown, ends_at - timedelta(seconds=1))
+    assert not _is_let_in(passes, "mac-1", shown, ends_at)
+    assert shown != other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shown: SECRET,
+        lambda shown: "",
+        lambda shown: f"9{shown}",
+        lambda shown: shown.replace("-1-", "-9-", 1),
+        lambda shown: f"{shown[:-1]}{'0' if shown[-1] != '0' else '1'}",
+        lambda shown: create_pass("t" * 32, ends_at=NOW + timedelta(hours=1)),
+    ],
+)
+def test_no_other_pass_lets_anybody_in(change: Callable[[str], str]) -> None:
+    """Neither the secret itself, nor a pass that says more, nor that of another deployment."""
+    shown = create_pass(SECRET, ends_at=NOW + timedelta(hours=1))
+
+    assert not _is_let_in(JoinPasses(SECRET), "mac-1", change(shown))
 
 
 def test_a_token_whose_authority_is_damaged_is_refused() -> None:

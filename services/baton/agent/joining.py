@@ -108,6 +108,7 @@ class Joiner:
             secret=self._token.secret,
             node_id=self._node_id,
             certificate_request=certificate_request(self._membership.key(), self._node_id),
+            certificate=self._membership.certificate(self._now()),
         )
         try:
             async with self._channel(address) as channel:

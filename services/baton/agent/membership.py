@@ -62,6 +62,11 @@ class Membership:
         except (OSError, DecodeError, ValueError):
             return None
 
+    def certificate(self, now: datetime) -> bytes:
+        """Return this machine's certificate, PEM, while it is valid; empty: it has none."""
+        kept = self.kept(now)
+        return kept.certificate if kept else b""
+
     def asked_address(self) -> str:
         """Return host:port from which the kept answer came."""
         return self._address_file.read_text("utf-8")

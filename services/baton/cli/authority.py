@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -45,16 +46,50 @@ def create(
     print(f"{folder}: ca.crt, ca.key, tls.crt, tls.key, join.secret")
 
 
+@app.command("issue")
+def issue(
+    folder: FOLDER,
+    name: Annotated[str, typer.Argument(help="Whom it names: gateway, router, cache-index, admin, or a node id.")],
+    server_name: Annotated[str, typer.Option(help="Name that all certificates bear (--tls-server-name).")] = "baton",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Validity of the certificate.")] = 365,
+) -> None:
+    """Make a certificate of a process's own, which may do what such a process does and nothing else."""
+    from baton.security.authority import Authority, certificate_request, create_key
+
+    if not re.fullmatch(r"[a-z0-9-]{1,63}", name):
+        raise ConfigurationError(f"name: expected 1 to 63 characters of a-z 0-9 -, got {name[:80]!r}")
+    authority, key = Authority.read(folder / "ca.crt", folder / "ca.key"), create_key()
+    certificate = authority.sign(
+        certificate_request(key, name),
+        node_id=name,
+        server_name=server_name,
+        now=datetime.now(UTC),
+        lifetime=timedelta(days=days),
+    )
+    try:
+        _write(folder / f"{name}.key", key)
+        _write(folder / f"{name}.crt", certificate)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{error.filename} is there already: remove it first") from error
+    print(f"{folder}: {name}.crt, {name}.key")
+
+
 @app.command("token")
-def token(folder: FOLDER) -> None:
-    """Print the token by which machines join: the secret, and the authority by which they know the router."""
-    from baton.security.join_token import JoinToken, first_certificate, read_secret
+def token(
+    folder: FOLDER,
+    hours: Annotated[float, typer.Option(min=0.01, max=8760, help="Hours for which it holds.")] = 24.0,
+    machines: Annotated[int, typer.Option(min=1, max=9999, help="Machines that it lets in.")] = 1,
+) -> None:
+    """Print a token by which machines join: a pass, and the authority by which they know the router."""
+    from baton.security.join_token import JoinToken, create_pass, first_certificate, read_secret
 
     try:
         authority = first_certificate((folder / "ca.crt").read_bytes())
     except OSError as error:
         raise ConfigurationError(f"authority: {error}") from error
-    print(JoinToken(read_secret(folder / "join.secret"), authority).text)
+    ends_at = datetime.now(UTC) + timedelta(hours=hours)
+    shown = create_pass(read_secret(folder / "join.secret"), ends_at=ends_at, num_machines=machines)
+    print(JoinToken(shown, authority).text)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ import grpc
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.measurement import LinkMeter
-from baton.errors import NotFoundError
+from baton.errors import ConfigurationError, NotFoundError
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
 from baton.kv_transport.fast_channel import FastChannel, limits_for
@@ -22,6 +22,7 @@ from baton.kv_transport.kv_services import BlockStub, KvStub
 from baton.kv_transport.link_probe import measure_link
 from baton.node.cluster.registration import Peers
 from baton.rpc.channel import open_channel
+from baton.security.tls import TlsIdentity, current_identity
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PROBE_PAUSE_SECONDS = 1.0
 _LONGEST_PROBE_PAUSE_SECONDS = 60.0
+RENEWAL_LOOK_SECONDS = 30.0
+"""Between looks whether this node's certificate was renewed: gRPC's channels keep that with which they were made."""
 LINGER_SECONDS = 60.0
 """Time that running streams get when their node leaves the router's list: a router that has just started knows none."""
 
@@ -122,6 +125,8 @@ class PeerSet:
             self._lender.start()
         try:
             async with asyncio.TaskGroup() as tasks:
+                if (identity := current_identity()) is not None:
+                    tasks.create_task(self._follow_renewals(identity, tasks))
                 while True:
                     peers = await self._changes.get()
                     for closing in self._drop_missing(peers):
@@ -161,6 +166,24 @@ class PeerSet:
                 self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging, self._limits)
             self._peers[peer.node_id] = peer
         return appeared
+
+    async def _follow_renewals(self, identity: TlsIdentity, tasks: asyncio.TaskGroup) -> None:
+        """Open new channels when the certificate has been replaced: when the first one ends, none could reconnect."""
+        stamp = identity.stamp()
+        while True:
+            await asyncio.sleep(RENEWAL_LOOK_SECONDS)
+            try:
+                if (present := identity.stamp()) == stamp:
+                    continue
+                opened = {key: open_channel(self._peers[key].address, is_dedicated=True) for key in self._channels}
+            except (ConfigurationError, OSError) as error:  # the files are being replaced
+                log.warning("peers_kept cause=%r", str(error))
+                continue
+            stamp = present
+            log.info("peers_reopened cause=certificate_renewed peers=%d", len(opened))
+            for channel in self._channels.values():
+                tasks.create_task(self._close_later(channel, None))
+            self._channels = opened
 
     async def _close_later(self, channel: grpc.aio.Channel, fast: FastChannel | None) -> None:
         try:

@@ -1,9 +1,8 @@
-"""JoinService: takes in machines that hold the deployment's secret, on a port of its own, and bounds wrong tokens."""
+"""JoinService: takes in machines that hold a token or a certificate, on a port of its own, and bounds wrong tokens."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -27,11 +26,12 @@ from baton.router.settings import JoinSettings
 from baton.rpc.server import GrpcServer, host_port
 from baton.security.access import RESERVED_NAMES
 from baton.security.authority import Authority
-from baton.security.join_token import read_secret
+from baton.security.join_token import JoinPasses, read_secret
 from baton.wire.node_roles import role_to_proto
 
 MAX_FAILURES = 5
-"""Wrong tokens from one address within the window; further attempts are refused unseen."""
+"""Wrong tokens from one address within the window; further ones are told to wait. Right ones never are: many machines
+may have one address."""
 WINDOW_SECONDS = 60.0
 """Time after which a failure is forgotten."""
 MAX_ADDRESSES = 1024
@@ -50,7 +50,7 @@ class AttemptLimit:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Let an attempt pass.
+        """Let a failure be told what it was.
 
         Raises:
             OverloadedError: If too many from the address have failed.
@@ -82,8 +82,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 class JoinPolicy:
     """What those who join get."""
 
-    secret: str
-    """Proves the right to join."""
+    passes: JoinPasses
+    """Prove the right to join."""
     authority: Authority
     """Signs their certificates."""
     assignments_file: Path
@@ -106,18 +106,27 @@ class JoinServicer(service.JoinServiceServicer):
         self._limit = limit
 
     async def Join(self, request: messages.JoinRequest, context: Context) -> messages.JoinResponse:  # noqa: N802
-        """Take a machine in."""
-        address = _host_of(context.peer())
-        self._limit.check(address)
-        if not hmac.compare_digest(request.secret.encode("utf-8"), self._policy.secret.encode("utf-8")):
+        """Take a machine in, or renew its certificate."""
+        address, now = _host_of(context.peer()), datetime.now(UTC)
+        try:
+            if await asyncio.to_thread(_is_member, self._policy, request, now):
+                return await asyncio.to_thread(join, self._policy, request, now)
+            with self._policy.passes.used_by(request.node_id, request.secret, now):
+                return await asyncio.to_thread(join, self._policy, request, now)
+        except AuthenticationError:
+            self._limit.check(address)
             self._limit.note_failure(address)
             log.warning("join_refused peer=%s node=%r", address, request.node_id[:63])
-            raise AuthenticationError("the join token is not that of this deployment", reason="INVALID_JOIN_TOKEN")
-        return await asyncio.to_thread(join, self._policy, request, datetime.now(UTC))
+            raise
+
+
+def _is_member(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> bool:
+    shown, wanted = request.certificate, request.certificate_request
+    return bool(shown) and policy.authority.knows(shown, wanted, node_id=request.node_id, now=now)
 
 
 def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> messages.JoinResponse:
-    """Return what a machine with the right secret gets.
+    """Return what a machine gets that may join.
 
     Raises:
         InvalidFieldError: If its name or its request is none.
@@ -174,7 +183,7 @@ def _policy(settings: JoinSettings, router_port: int, cache_index_address: str) 
     read_assignments(assignments_file)  # a mistake in it is told at the start
     cache_index_port = cache_index_address.rpartition(":")[2]
     return JoinPolicy(
-        read_secret(secret_file),
+        JoinPasses(read_secret(secret_file)),
         Authority.read(ca_file, key_file),
         assignments_file,
         settings.tls_server_name,

@@ -41,6 +41,11 @@ class TlsIdentity:
     health_port: int = 0
     """Port on which health is served without TLS; 0: none."""
 
+    def stamp(self) -> tuple[int, ...]:
+        """Return what changes whenever a file of the certificate is replaced."""
+        files = (self.cert_file, self.key_file, self.ca_file)
+        return tuple(path.stat().st_mtime_ns for path in files if path.is_file())
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return what a channel shows and believes.
 

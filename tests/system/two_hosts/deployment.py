@@ -55,7 +55,7 @@ class Deployment:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._far_processes: list[subprocess.Popen[bytes]] = []
         self.cli("authority", "create", str(folder / "deployment"))
-        self.token = self.cli("authority", "token", str(folder / "deployment")).strip()
+        self.token = self.cli("authority", "token", str(folder / "deployment"), "--machines=2").strip()
 
     def cli(self, *arguments: str, is_far: bool = False, status: int = 0) -> str:
         """Run a command of `baton` to its end, as a member of the deployment; return what it printed.

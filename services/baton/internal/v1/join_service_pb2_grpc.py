@@ -54,9 +54,10 @@ class JoinServiceServicer(object):
     """
 
     def Join(self, request, context):
-        """Signs the machine's certificate and says what it shall run. Asked again at every start of an agent, and to renew.
+        """Signs the machine's certificate and says what it shall run. Asked again at every start of an agent, and to renew: a machine
+        whose certificate is valid proves by that, and needs no token.
 
-        Errors: UNAUTHENTICATED INVALID_JOIN_TOKEN, RESOURCE_EXHAUSTED JOIN_RATE after several wrong tokens from one address,
+        Errors: UNAUTHENTICATED INVALID_JOIN_TOKEN, RESOURCE_EXHAUSTED JOIN_RATE for a wrong token after several from one address,
         INVALID_ARGUMENT INVALID_FIELD, NOT_FOUND NO_ASSIGNMENT if the router has no work for a machine of this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
