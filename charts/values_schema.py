@@ -32,7 +32,7 @@ CHART_OWNED = frozenset(
         *("fast_port", "tls_cert_file", "tls_key_file", "tls_ca_file", "tls_server_name", "tls_health_port"),
         *("insecure", "tls_ends_upstream"),
         *("router_address", "cache_index_address", "model_dir", "model_name", "engine", "api_keys_file"),
-        *("https_cert_file", "https_key_file"),
+        *("https_cert_file", "https_key_file", "grpc_cert_file", "grpc_key_file", "client_ca_file", "health_port"),
         *("processes", "metrics_port", "join_port", "join_secret_file", "join_authority_key_file"),
         *("join_assignments_file", "join_certificate_days", "join_router_address", "join_cache_index_address"),
         *("announce_address", "kubernetes_node", "read_kubernetes_node", "accelerators", "drain_pause_seconds"),

@@ -149,7 +149,7 @@ def test_health_is_asked_over_grpc() -> None:
         port = await server.start(is_serving=False)
         assert not await is_serving(f"127.0.0.1:{port}", TIMEOUT_SECONDS / 2)
 
-        await server.set_serving(True)
+        server.set_serving(True)
 
         assert await is_serving(f"127.0.0.1:{port}", TIMEOUT_SECONDS / 2)
         await server.drain(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import uvloop
+from google.protobuf.duration_pb2 import Duration
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
 from baton.gateway.server import RunningGateway, run_gateway
@@ -205,6 +206,12 @@ class FakeRouter(RouterServiceServicer):
         """Told with every placement."""
         self.loads: dict[str, node_pb2.LoadReport] = {}
         """What nodes are doing, by node id."""
+        self.silences: dict[str, Duration] = {}
+        """Time until they count as silent, by node id."""
+        self.unusable_reasons: dict[str, str] = {}
+        """Why they take no requests, by node id."""
+        self.num_looks = 0
+        """Times that the nodes were listed."""
         self.refusal: BatonError | None = None
         """Why nothing is placed."""
         self.degraded_max_tokens = 0
@@ -224,8 +231,17 @@ class FakeRouter(RouterServiceServicer):
 
     async def ListNodes(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List."""
+        self.num_looks += 1
         nodes = [self._cluster.describe(node_id) for node_id in self._cluster.addresses]
-        states = [router.NodeState(node=node, load=self.loads.get(node.node_id)) for node in nodes]
+        states = [
+            router.NodeState(
+                node=node,
+                load=self.loads.get(node.node_id),
+                heard_for=self.silences.get(node.node_id),
+                unusable_reason=self.unusable_reasons.get(node.node_id, ""),
+            )
+            for node in nodes
+        ]
         return router.ListNodesResponse(nodes=states)
 
 
@@ -315,7 +331,7 @@ class Loop:
     def running(self, cluster: FakeCluster, **settings: Any) -> Iterator[RunningGateway]:
         """Run a cluster there; enters and leaves its context in one task, as task groups demand."""
         started: Future[RunningGateway] = Future()
-        stop = asyncio.Event()
+        stop = self._stop = asyncio.Event()
 
         async def main() -> None:
             try:
@@ -333,6 +349,10 @@ class Loop:
         finally:
             self._loop.call_soon_threadsafe(stop.set)
             done.result(30)
+
+    def begin_stop(self) -> None:
+        """Have the gateway that runs drain; its context still waits for the end of that."""
+        self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
         """End the loop and its thread."""

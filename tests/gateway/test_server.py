@@ -74,7 +74,7 @@ def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path
             status, body = _get(port, "/ready")
             assert status == 503
             assert b"router" in body
-            assert _healths(_grpc_port(process)) == (SERVING, NOT_SERVING)
+            assert _healths(_grpc_port(process)) == [SERVING, NOT_SERVING, NOT_SERVING, NOT_SERVING]
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
             assert process.returncode == 0
@@ -82,13 +82,13 @@ def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path
             process.kill()
 
 
-def _healths(port: int) -> tuple[int, int]:
-    """Return the health of the process, and of its service, by which a pod is ready."""
+def _healths(port: int) -> list[int]:
+    """Return whether the process is alive, has once been ready, and is: by these a pod is, and requests are, taken."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "baton.v1.GenerationService")]
-        whole, service = (stub.Check(each, timeout=30, wait_for_ready=True).status for each in requests)
-    return whole, service
+        names = ("liveness", "started", "", "baton.v1.GenerationService")
+        requests = [health_pb2.HealthCheckRequest(service=name) for name in names]
+        return [stub.Check(each, timeout=30, wait_for_ready=True).status for each in requests]
 
 
 def _grpc_port(process: subprocess.Popen[str]) -> int:

@@ -11,7 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from baton.internal.v1.health_list_pb2 import HealthList
-from baton.rpc.server import GrpcServer
+from baton.rpc.limits import PortLimits
+from baton.rpc.server import GrpcServer, PublicPort
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -41,7 +42,7 @@ def test_a_client_that_never_pauses_is_told_to_connect_anew_and_loses_nothing(mo
     async def run() -> None:
         peers = Peers()
         monkeypatch.setattr("baton.rpc.server.server_interceptors", lambda _address: (peers,))
-        server = GrpcServer("127.0.0.1:0", is_public=True, connection_seconds=0.2)
+        server = GrpcServer("127.0.0.1:0", public=PublicPort(), limits=PortLimits(connection_seconds=0.2))
         port = await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -57,10 +58,10 @@ def test_health_is_listed_and_both_reflections_answer() -> None:
     """grpc.health.v1 has List since 2024; buf curl asks for reflection v1 alone."""
 
     async def run() -> None:
-        server = GrpcServer("127.0.0.1:0", is_public=True)
+        server = GrpcServer("127.0.0.1:0", public=PublicPort())
         server.add("baton.v1.GenerationService", lambda _: None)
         port = await server.start(is_serving=False)
-        await server.set_serving(False, is_alive=True)
+        server.set_serving(False, is_alive=True)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             ask = channel.unary_unary("/grpc.health.v1.Health/List", response_deserializer=HealthList.FromString)
             statuses = (await ask(b"")).statuses
@@ -75,8 +76,8 @@ def test_health_is_listed_and_both_reflections_answer() -> None:
                 async for answer in reflect(iter([request])):
                     names = {service.name for service in answer.list_services_response.service}
                     assert "baton.v1.GenerationService" in names
-            await server.set_serving(True)
-            await server._health.stop()
+            server.set_serving(True)
+            server._health.stop()
             statuses = (await ask(b"")).statuses
             assert {state.status for state in statuses.values()} == {2}
         await server.drain(1.0)

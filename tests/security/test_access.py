@@ -24,7 +24,7 @@ from baton.internal.v1 import (
 )
 from baton.kv_transport.kv_services import PREFILL_PATH, FastServer, ReceivedRequest
 from baton.rpc.channel import open_channel
-from baton.rpc.server import GrpcServer
+from baton.rpc.server import GrpcServer, PublicPort
 from baton.security.access import METHODS, Caller, Party, caller_of, parties_of
 from baton.security.tls import TlsIdentity, secured_by
 from baton.v1 import generation_service_pb2
@@ -90,7 +90,9 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, TlsIdentit
 
 def server_for(party: str) -> GrpcServer:
     """Return a server of the kind that a party connects to, with every method of every service."""
-    server = GrpcServer("127.0.0.1:0", is_public=party == "client", demands_certificate=party != "joiner")
+    server = GrpcServer(
+        "127.0.0.1:0", public=PublicPort() if party == "client" else None, demands_certificate=party != "joiner"
+    )
     for service in _SERVICES.values():
         handlers = {method.name: grpc.unary_unary_rpc_method_handler(_answer) for method in service.methods}
         generic = grpc.method_handlers_generic_handler(service.full_name, handlers)

@@ -19,7 +19,7 @@ from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
-from baton.rpc.server import GrpcServer
+from baton.rpc.server import GrpcServer, PublicPort
 from baton.security.tls import TlsIdentity, secured_by
 from security.identities import identity
 from system.plan import free_ports
@@ -45,7 +45,7 @@ async def ask(address: str, who: TlsIdentity | None) -> int:
 async def serving(who: TlsIdentity | None, *, is_public: bool = False) -> AsyncIterator[str]:
     """Run a server, and yield its address."""
     with secured_by(who):
-        server = GrpcServer("127.0.0.1:0", is_public=is_public)
+        server = GrpcServer("127.0.0.1:0", public=PublicPort() if is_public else None)
     try:
         yield f"127.0.0.1:{await server.start()}"
     finally:

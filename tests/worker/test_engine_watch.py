@@ -115,7 +115,7 @@ def test_health_follows() -> None:
         told: asyncio.Queue[EngineHealth] = asyncio.Queue()
 
         async def tell(progress: EngineHealth) -> None:
-            await server.set_serving(progress is EngineHealth.MOVES, is_alive=progress is not EngineHealth.LOST)
+            server.set_serving(progress is EngineHealth.MOVES, is_alive=progress is not EngineHealth.LOST)
             told.put_nowait(progress)
 
         running = asyncio.create_task(watch.run(tell))

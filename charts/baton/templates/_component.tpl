@@ -8,7 +8,8 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   args              flags after the role
   ports             [{name, port, hostPort}]
   healthPort        port that answers grpc.health.v1
-  readyService      service whose health says that a pod is ready, if it is not that of the whole process
+  aliveService      service whose health says that a process is sound, if it is not that of the whole process
+  readyService      the same of a pod that is ready
   startSeconds      longest time until it does
   drainSeconds      what it takes to end running work
   pausesItself      whether it waits by itself before it drains, and serves meanwhile as one that goes
@@ -39,7 +40,8 @@ ports:
   - {name: http, port: {{ $ports.gatewayHttp }}}
   - {name: grpc, port: {{ $ports.gatewayGrpc }}}
 healthPort: {{ $ports.gatewayGrpc }}
-readyService: baton.v1.GenerationService
+aliveService: liveness
+readyService: started
 pausesItself: true
 startSeconds: {{ ternary 900 120 (not (empty $source.download)) }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}

@@ -156,13 +156,13 @@ volumeMounts:
 
 {{/*
 Health is that of the gRPC server; a worker's serves once its model is loaded and measured. Ready is what its service's
-health says: a worker once a router has accepted it, a gateway once it could serve, and both from then on whatever becomes
-of the router. A worker whose engine stands still is not ready; its process is started again only where it stands still for
+health says: a worker once a router has accepted it, a gateway once it could serve (`started`; under other names its health
+follows the router and the nodes, for load balancers), and both from then on whatever becomes of the router. A worker whose engine stands still is not ready; its process is started again only where it stands still for
 ten times as long.
 */}}
 {{- define "baton.probes" -}}
 startupProbe:
-  grpc: {port: {{ .component.healthPort }}}
+  grpc: {port: {{ .component.healthPort }}{{ with .component.aliveService }}, service: {{ . }}{{ end }}}
   periodSeconds: 1
   failureThreshold: {{ .component.startSeconds }}
 readinessProbe:
@@ -171,7 +171,7 @@ readinessProbe:
   timeoutSeconds: 2
   failureThreshold: 3
 livenessProbe:
-  grpc: {port: {{ .component.healthPort }}}
+  grpc: {port: {{ .component.healthPort }}{{ with .component.aliveService }}, service: {{ . }}{{ end }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6

@@ -13,6 +13,7 @@ from baton.config.container_limits import Memory, machine_memory, usable_memory
 from baton.config.memory_budget import Claim, room_in, share_out
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
+from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ SERVICE_NAME = messages.DESCRIPTOR.services_by_name["CacheIndexService"].full_na
 
 def build_server(settings: CacheIndexSettings) -> GrpcServer:
     """Return a server with an empty index, not yet started."""
-    server = GrpcServer(host_port(settings.host, settings.port), max_request_bytes=MAX_REQUEST_BYTES)
+    server = GrpcServer(host_port(settings.host, settings.port), limits=PortLimits(request_bytes=MAX_REQUEST_BYTES))
     most = max_blocks(settings, usable_memory(), machine_memory())
     servicer = CacheIndexServicer(CacheIndex(most, max(1, int(settings.max_node_share * most))))
     server.add(SERVICE_NAME, partial(service.add_CacheIndexServiceServicer_to_server, servicer))

@@ -25,7 +25,7 @@ from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
-from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, knows_nodes, wait_until
+from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wait_until
 from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
@@ -45,9 +45,15 @@ _Origins = Annotated[
     ),
 ]
 _CertFile = Annotated[
-    str, typer.Option(help="Certificate of the REST port, PEM: HTTPS.", envvar="BATON_GATEWAY_HTTPS_CERT_FILE")
+    str, typer.Option(help="Certificate of REST and gRPC, PEM: TLS.", envvar="BATON_GATEWAY_HTTPS_CERT_FILE")
 ]
 _KeyFile = Annotated[str, typer.Option(help="Key of that certificate, PEM.", envvar="BATON_GATEWAY_HTTPS_KEY_FILE")]
+_ClientCaFile = Annotated[
+    str,
+    typer.Option(
+        help="Authorities of which clients must show a certificate, PEM.", envvar="BATON_GATEWAY_CLIENT_CA_FILE"
+    ),
+]
 _IsStrict = Annotated[
     bool, typer.Option("--strict", help="Refuse unknown fields and hints with 400.", envvar="BATON_GATEWAY_STRICT")
 ]
@@ -91,6 +97,7 @@ def command(
     cors_allow_origins: _Origins = "",
     https_cert_file: _CertFile = "",
     https_key_file: _KeyFile = "",
+    client_ca_file: _ClientCaFile = "",
     is_strict: _IsStrict = False,
     is_insecure: _IsInsecure = False,
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
@@ -117,12 +124,12 @@ def command(
         cors_allow_origins=cors_allow_origins,
         https_cert_file=https_cert_file,
         https_key_file=https_key_file,
+        client_ca_file=client_ca_file,
         strict="true" if is_strict else "",
     )
-    adapters = ",".join(lora or ())
+    adapters, is_told = ",".join(lora or ()), is_verbose or log_level.lower() == "debug"
     site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, adapters, given, is_insecure)
-    is_verbose = is_verbose or log_level.lower() == "debug"
-    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_verbose, is_restarting=is_restarting))
+    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_restarting=is_restarting))
 
 
 def _start(
@@ -194,7 +201,7 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     with console.status(line) if console.is_terminal else nullcontext():
         async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
             for plan in plans:
-                group.create_task(_announce_one(site, plan, console, line))
+                group.create_task(_announce_one(plan, console, line))
         await _wait_until_acquainted(plans)
     router = next(plan.address for plan in plans if plan.role == "router")
     devices = await devices_of(router)
@@ -209,10 +216,8 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     console.print("Ctrl-C stops everything.\n")
 
 
-async def _announce_one(site: LocalCluster, plan: ProcessPlan, console: Console, line: StartingLine) -> None:
-    await wait_until(lambda: is_serving(plan.address, CALL_SECONDS))
-    if plan.role == "gateway":
-        await wait_until(lambda: is_ready(site.url))
+async def _announce_one(plan: ProcessPlan, console: Console, line: StartingLine) -> None:
+    await wait_until(lambda: is_serving(plan.health_address, CALL_SECONDS))
     line.finish(plan.child.name)
     console.print(f"[green]✓[/] {plan.child.name} is healthy on {plan.address}", highlight=False)
 

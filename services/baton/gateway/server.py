@@ -12,6 +12,7 @@ from typing import NamedTuple
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
+from baton.gateway.access.grpc_keys import KeyInterceptor
 from baton.gateway.access.key_limits import KeyLimits
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
@@ -35,23 +36,25 @@ from baton.gateway.http.server import HttpServer, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
-from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
+from baton.rpc.server import GrpcServer, PublicPort, host_port, split_addresses, wait_for_stop_signal
 from baton.security.exposure import is_loopback
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.metrics_server import serving_metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
 from baton.text.detokenizer import Detokenizers
 from baton.text.output_format import ModelOutputFormat, detect_output_format
-from baton.text.tokenizer import Tokenizer, load_tokenizer
+from baton.text.tokenizer import Tokenizer, context_tokens_of, load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
 
-_CONNECTION_SHARE = 0.8
-"""Of the pause before the drain: age of gRPC connections, which may vary by a tenth."""
 _FAREWELL_SECONDS = 1.0
 """Time to tell clients that their answers end here, once the grace is over."""
+_ALIVE, _STARTED = "liveness", "started"
+"""Names under which health says that the process runs, and that requests would once have been taken: by these, a pod is
+started again and a rollout goes on. Under the others it says what `/ready` says; where a router is away, all gateways
+would leave their Service by that, and clients meet refused connections instead of errors that say why."""
 
 
 class RunningGateway(NamedTuple):
@@ -103,6 +106,7 @@ async def _run(
         tokenizer_digest=tokenizer.digest,
         poll_seconds=settings.node_poll_seconds,
         on_nodes=instances.note_nodes,
+        known_context_tokens=context_tokens_of(settings.model_dir),
     )
     model_format = _model_format(settings, tokenizer)
     memory = gateway_memory(settings)
@@ -159,29 +163,34 @@ async def _serving(
 ) -> AsyncIterator[RunningGateway]:
     grpc_server = GrpcServer(
         host_port(settings.grpc_host, settings.grpc_port),
-        is_public=True,
+        public=PublicPort(
+            settings.grpc_certificate(), settings.health_port, settings.grpc_reflection, [KeyInterceptor(access)]
+        ),
         is_shared=settings.is_shared,
-        max_request_bytes=limits.max_body_bytes,
-        connection_seconds=_CONNECTION_SHARE * settings.drain_pause_seconds,
+        limits=settings.grpc_limits(limits.max_body_bytes, settings.drain_pause_seconds),
     )
     grpc_server.add(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
     )
+    certificate = settings.https_certificate()
     async with HttpServer(rest, http_error_body, limits, held) as http_server:
         running = RunningGateway(
             http_port=await http_server.start(
-                settings.http_host, settings.http_port, is_shared=settings.is_shared, tls=settings.https_context()
+                settings.http_host,
+                settings.http_port,
+                is_shared=settings.is_shared,
+                tls=certificate.context if certificate else None,
             ),
             grpc_port=await grpc_server.start(is_serving=False),
         )
-        await grpc_server.set_serving(False, is_alive=True)
+        _tell_health(catalog, grpc_server)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(catalog.run()), tasks.create_task(_serve_once_ready(catalog, grpc_server))]
-            watching.append(tasks.create_task(access.watch_keys()))
+            watching = [tasks.create_task(catalog.run()), tasks.create_task(access.watch_keys())]
             try:
                 yield running
             finally:
+                catalog.close("the gateway is shutting down")
                 pause_seconds = settings.drain_pause_seconds
                 asyncio.get_running_loop().call_later(pause_seconds + settings.drain_seconds, access.deadlines.cut)
                 # Longer than the grace: what outlasts it is told so before its connection is cut.
@@ -194,13 +203,17 @@ async def _serving(
                     task.cancel()
 
 
-async def _serve_once_ready(catalog: ModelCatalog, grpc_server: GrpcServer) -> None:
-    """Have the service's health say that it serves from the first time on that it could: a pod is ready then.
+def _tell_health(catalog: ModelCatalog, grpc_server: GrpcServer) -> None:
+    """Have health say what `/ready` says, and beside it whether the process runs and has once been ready."""
+    grpc_server.set_health(_ALIVE, is_serving=True)
+    grpc_server.set_health(_STARTED, is_serving=False)
 
-    It stays so: a gateway whose router or nodes are away says so to its clients better than a refused connection.
-    """
-    await catalog.served.wait()
-    await grpc_server.set_serving(True)
+    def tell(problem: str) -> None:
+        grpc_server.set_serving(not problem)
+        if not problem:
+            grpc_server.set_health(_STARTED, is_serving=True)
+
+    catalog.follow(tell)
 
 
 def _model_format(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from ssl import SSLContext
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import ServiceSettings, process_index
+from baton.rpc.limits import PortLimits
 from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
+
+_CONNECTION_SHARE = 0.8
+"""Of the pause before the drain: age of gRPC connections, which may vary by a tenth."""
+_CLIENTS_MESSAGE_BYTES = 4 << 20
+"""What clients take in a message unless they are told otherwise."""
+_NUM_STREAMS = 1024
+"""Calls of one connection at once; a proxy has all of its clients' on a few."""
+_PING_MILLISECONDS, _NUM_PING_STRIKES = 100, 32
+"""Keepalives of clients come every second at most; those of one that measures its link, each upon what it was sent."""
 
 
 class ChatModelSettings(ServiceSettings):
@@ -128,37 +137,66 @@ class ClientSettings(ServiceSettings):
 
 
 class HttpsSettings(ServiceSettings, ExposureSettings):
-    """What the public ports show to clients."""
+    """What the ports of REST and gRPC show to clients, and demand of them."""
 
-    group: ClassVar[str] = "HTTPS"
+    group: ClassVar[str] = "Clients' TLS"
 
     https_cert_file: Path | None = None
-    """Certificate of the REST port with those of intermediate authorities, PEM; none: HTTP.
+    """Certificate of both ports with those of intermediate authorities, PEM; none: they have no TLS.
 
-    It and its key are read again when they change. A metrics port stays HTTP.
+    It, its key and `client_ca_file` are read again when they change. Ports of metrics and health have no TLS.
     """
     https_key_file: Path | None = None
     """Key of that certificate without a passphrase, PEM."""
+    grpc_cert_file: Path | None = None
+    """Certificate of the gRPC port, if it is another."""
+    grpc_key_file: Path | None = None
+    """Key of that."""
+    grpc_tls: bool = True
+    """Whether the gRPC port has TLS where the REST port does; no: whoever stands before it ends it."""
+    client_ca_file: Path | None = None
+    """Authorities of which clients of both ports must show a certificate (mutual TLS), PEM; none: they need not."""
     tls_ends_upstream: bool = False
     """Whether what stands before the public ports, an Ingress or a Gateway, ends clients' TLS, and alone reaches them.
     """
 
     @model_validator(mode="after")
-    def _check_both_or_none(self) -> Self:
-        if (self.https_cert_file is None) != (self.https_key_file is None):
-            missing = "https_cert_file" if self.https_cert_file is None else "https_key_file"
-            raise ValueError(f"{missing} missing: HTTPS needs a certificate and its key")
+    def _check_certificates(self) -> Self:
+        for door in ("https", "grpc"):
+            files = {name: getattr(self, name) for name in (f"{door}_cert_file", f"{door}_key_file")}
+            missing = [name for name, path in files.items() if path is None]
+            if len(missing) == 1:
+                raise ValueError(f"{missing[0]} missing: TLS needs a certificate and its key")
+        if self.grpc_cert_file is not None and not self.grpc_tls:
+            raise ValueError("grpc_cert_file: without effect, because grpc_tls is false")
+        if self.client_ca_file is not None and self.https_cert_file is None and self.grpc_cert_file is None:
+            raise ValueError("client_ca_file: without effect unless a port has a certificate (https_cert_file)")
         return self
 
-    def https_context(self) -> SSLContext | None:
-        """Return what the REST port shows; None: it speaks HTTP.
+    @property
+    def has_grpc_tls(self) -> bool:
+        """Return whether the gRPC port has TLS."""
+        return self.grpc_cert_file is not None or (self.https_cert_file is not None and self.grpc_tls)
+
+    def https_certificate(self) -> PublicCertificate | None:
+        """Return what the REST port shows; None: it has no TLS.
 
         Raises:
             ConfigurationError: If the files cannot be read or do not belong together.
         """
         if self.https_cert_file is None or self.https_key_file is None:
             return None
-        return PublicCertificate(self.https_cert_file, self.https_key_file).context
+        return PublicCertificate(self.https_cert_file, self.https_key_file, self.client_ca_file)
+
+    def grpc_certificate(self) -> PublicCertificate | None:
+        """Return what the gRPC port shows; None: it has no TLS.
+
+        Raises:
+            ConfigurationError: If the files cannot be read or do not belong together.
+        """
+        if self.grpc_cert_file is None or self.grpc_key_file is None:
+            return self.https_certificate() if self.grpc_tls else None
+        return PublicCertificate(self.grpc_cert_file, self.grpc_key_file, self.client_ca_file, "grpc")
 
 
 class DeadlineSettings(ServiceSettings):
@@ -180,6 +218,36 @@ class DeadlineSettings(ServiceSettings):
     Connections of gRPC, which no answer can end, are at all times made anew after 0.8 of it."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
+
+
+class GrpcSettings(ServiceSettings):
+    """What the gRPC port does beside serving calls."""
+
+    group: ClassVar[str] = "gRPC"
+
+    grpc_reflection: bool = True
+    """Whether the gRPC port tells of its services: tools such as grpcurl need no protos then."""
+    grpc_connection_seconds: float = Field(default=0.0, ge=0)
+    """Age, a tenth more or less, at which a connection is made anew, perhaps to another gateway; 0: only where
+    `drain_pause_seconds` asks for it."""
+    grpc_connection_grace_seconds: float = Field(default=0.0, ge=0)
+    """Time that calls on such a connection have to end; 0: as long as they take."""
+    health_port: int = Field(default=0, ge=0, le=65535)
+    """Port of gRPC health alone, without TLS: for probes that show no certificate, as Kubernetes'; 0: none."""
+
+    def grpc_limits(self, max_body_bytes: int, drain_pause_seconds: float) -> PortLimits:
+        """Return the bounds of the gRPC port's connections."""
+        ages = (self.grpc_connection_seconds, _CONNECTION_SHARE * drain_pause_seconds)
+        return PortLimits(
+            request_bytes=max_body_bytes,
+            response_bytes=_CLIENTS_MESSAGE_BYTES,
+            num_streams=_NUM_STREAMS,
+            ping_milliseconds=_PING_MILLISECONDS,
+            num_ping_strikes=_NUM_PING_STRIKES,
+            connection_seconds=min(filter(None, ages), default=0.0),
+            connection_grace_seconds=self.grpc_connection_grace_seconds,
+            has_gzip=True,
+        )
 
 
 class HttpSettings(ServiceSettings):
@@ -211,6 +279,7 @@ class GatewaySettings(
     GatewayAddressSettings,
     ClientSettings,
     DeadlineSettings,
+    GrpcSettings,
     HttpSettings,
     HttpsSettings,
     TlsSettings,
@@ -229,17 +298,14 @@ class GatewaySettings(
         open_hosts = {name: getattr(self, name) for name in ("http_host", "grpc_host")}
         open_hosts = {name: host for name, host in open_hosts.items() if not is_loopback(host)}
         doors = []
-        if "http_host" in open_hosts and self.https_cert_file is None and not self.tls_ends_upstream:
-            doors.append(
-                f"http_host {self.http_host}: keys and prompts would travel in clear: set https_cert_file and "
-                "https_key_file, or tls_ends_upstream where an Ingress ends TLS"
-            )
-        if "grpc_host" in open_hosts and not self.tls_ends_upstream:
-            doors.append(
-                f"grpc_host {self.grpc_host}: keys and prompts would travel in clear: set tls_ends_upstream where an "
-                "Ingress ends TLS"
-            )
-        if open_hosts and self.api_keys_file is None:
+        has_tls = {"http_host": self.https_cert_file is not None, "grpc_host": self.has_grpc_tls}
+        for name, host in open_hosts.items():
+            if not has_tls[name] and not self.tls_ends_upstream:
+                doors.append(
+                    f"{name} {host}: keys and prompts would travel in clear: set https_cert_file and https_key_file, "
+                    "or tls_ends_upstream where an Ingress ends TLS"
+                )
+        if open_hosts and self.api_keys_file is None and self.client_ca_file is None:
             name, host = next(iter(open_hosts.items()))
             doors.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
         return doors

@@ -23,6 +23,7 @@ from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
 from baton.router.settings import JoinSettings
+from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, host_port
 from baton.security.access import RESERVED_NAMES
 from baton.security.authority import Authority
@@ -73,6 +74,8 @@ class AttemptLimit:
 log = logging.getLogger(__name__)
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["JoinService"].full_name
+_LIMITS = PortLimits(request_bytes=64 << 10, num_streams=16, num_ping_strikes=2)
+"""Of strangers: a request has a name, a secret and a certificate request."""
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
@@ -164,7 +167,7 @@ async def running_join_service(
     Raises:
         ConfigurationError: If a file cannot be read or the address cannot be bound.
     """
-    server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False)
+    server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False, limits=_LIMITS)
     servicer = JoinServicer(_policy(settings, router_port, cache_index_address), AttemptLimit(time.monotonic))
     server.add(SERVICE_NAME, partial(service.add_JoinServiceServicer_to_server, servicer))
     async with AsyncExitStack() as stack:

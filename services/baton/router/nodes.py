@@ -336,6 +336,10 @@ class NodeTable:
             return silent_at
         return min(silent_at, node.progressed_at_seconds + self._stuck_seconds)
 
+    def heard_for_seconds(self, node: Node) -> float:
+        """Return the time until then; not above 0: it is."""
+        return self.usable_until_seconds(node) - self._clock()
+
     def _keeps_name(self, node: Node) -> bool:
         is_leaving = node.report is not None and node.report.is_draining
         return not is_leaving and self.report_age_seconds(node) <= DOUBT_SHARE * self._silent_seconds

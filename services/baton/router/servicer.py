@@ -233,6 +233,7 @@ def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
         decode_calibration=state.decode_calibration.reported(description.node_id),
         unusable_reason=state.nodes.unusable_reason(node),
         report_age=duration_from_seconds(state.nodes.report_age_seconds(node)),
+        heard_for=duration_from_seconds(state.nodes.heard_for_seconds(node)),
     )
 
 

@@ -6,28 +6,36 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import grpc
 
 from baton.errors import ConfigurationError
 from baton.rpc.access_interceptor import AccessInterceptor
-from baton.rpc.channel import MAX_MESSAGE_BYTES
+from baton.rpc.compression import OPTIONS, InflatingInterceptor
 from baton.rpc.error_interceptor import ErrorInterceptor
 from baton.rpc.introspection import Health, reflect
+from baton.rpc.limits import AMONG_OWN, PortLimits
 from baton.rpc.trace_interceptors import server_interceptors
 from baton.security.access import Party
-from baton.security.tls import current_identity
+from baton.security.tls import PublicCertificate, current_identity
 
 log = logging.getLogger(__name__)
 
-_OPTIONS = (
-    ("grpc.max_concurrent_streams", 4096),
-    ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
+_OPTIONS = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+
+
+class PublicPort(NamedTuple):
+    """What is else than among processes of one deployment where clients from outside call."""
+
+    certificate: PublicCertificate | None = None
+    """Shown to clients; None: connections are plain."""
+    health_port: int = 0
+    """Port on which health is served without TLS; 0: none."""
+    has_reflection: bool = True
+    """Whether it tells of its services."""
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    """See calls before any other, and may refuse them before their messages are taken."""
 
 
 class GrpcServer:
@@ -38,43 +46,45 @@ class GrpcServer:
 
     Args:
         address: host:port to listen on.
-        is_public: Whether clients outside the deployment call it: then it has no TLS of the deployment's own.
+        public: Set if clients outside the deployment call it: then it has no TLS of the deployment's own.
         is_shared: Whether other processes listen on the same port.
         demands_certificate: Whether, with TLS, clients must show a certificate of the deployment. Where they need not,
             health is served on this port alone.
-        max_request_bytes: Largest message that is taken.
-        connection_seconds: Age at which a connection's client is told, by GOAWAY, to ask elsewhere; what runs on it
-            ends undisturbed. 0: never before the server stops, where calls that are on their way are lost.
+        limits: Of its connections.
     """
 
     def __init__(
         self,
         address: str,
         *,
-        is_public: bool = False,
+        public: PublicPort | None = None,
         is_shared: bool = False,
         demands_certificate: bool = True,
-        max_request_bytes: int = MAX_MESSAGE_BYTES,
-        connection_seconds: float = 0.0,
+        limits: PortLimits = AMONG_OWN,
     ) -> None:
         self._address = address
-        self._identity = None if is_public else current_identity()
+        self._public = public or PublicPort()
+        self._identity = None if public else current_identity()
         self._demands_certificate = demands_certificate
-        is_probed = self._identity and self._identity.health_port and demands_certificate
-        self._probed = grpc.aio.server() if is_probed else None
-        own_options = (
-            ("grpc.so_reuseport", int(is_shared)),
-            ("grpc.max_receive_message_length", max_request_bytes),
-            *((("grpc.max_connection_age_ms", round(connection_seconds * 1000)),) if connection_seconds else ()),
+        self._health_port = self._public.health_port
+        if self._identity and demands_certificate:
+            self._health_port = self._identity.health_port
+        self._probed = grpc.aio.server() if self._health_port else None
+        options = (("grpc.so_reuseport", int(is_shared)), *limits.options(), *_OPTIONS)
+        interceptors = (
+            *self._public.interceptors,
+            *server_interceptors(address),
+            *self._access_interceptors(is_public=public is not None),
+            ErrorInterceptor(),
         )
-        options = (*own_options, *_OPTIONS)
-        interceptors = (*server_interceptors(address), *self._access_interceptors(is_public), ErrorInterceptor())
+        if limits.has_gzip:
+            options, interceptors = (*options, *OPTIONS), (*interceptors, InflatingInterceptor(limits.request_bytes))
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self._health = Health()
         self._names: list[str] = []
         self.port = 0
 
-    def _access_interceptors(self, is_public: bool) -> Sequence[grpc.aio.ServerInterceptor]:
+    def _access_interceptors(self, *, is_public: bool) -> Sequence[grpc.aio.ServerInterceptor]:
         """Return what tells callers apart; nothing does without TLS, where none has a name."""
         if is_public:
             return (AccessInterceptor(Party.CLIENT),)
@@ -97,30 +107,35 @@ class GrpcServer:
             ConfigurationError: If the address cannot be bound.
         """
         self._health.serve_on(self._server)
-        reflect(self._server, self._names)
+        if self._public.has_reflection:
+            reflect(self._server, self._names)
         try:
-            if self._identity:
-                credentials = self._identity.server_credentials(demands_certificate=self._demands_certificate)
+            if credentials := self._credentials():
                 self.port = self._server.add_secure_port(self._address, credentials)
             else:
                 self.port = self._server.add_insecure_port(self._address)
             await self._start_probed()
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {self._address}: {error}") from error
-        await self.set_serving(is_serving)
+        self.set_serving(is_serving)
         await self._server.start()
         log.info("grpc_listening address=%s port=%d services=%s", self._address, self.port, ",".join(self._names))
         return self.port
 
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        if self._identity:
+            return self._identity.server_credentials(demands_certificate=self._demands_certificate)
+        return self._public.certificate.server_credentials() if self._public.certificate else None
+
     async def _start_probed(self) -> None:
         """Serve health, and nothing else, without TLS to those who have no certificate: Kubernetes' probes."""
-        if self._probed and self._identity:
+        if self._probed:
             host = self._address.rpartition(":")[0]
             self._health.serve_on(self._probed)
-            self._probed.add_insecure_port(f"{host}:{self._identity.health_port}")
+            self._probed.add_insecure_port(f"{host}:{self._health_port}")
             await self._probed.start()
 
-    async def set_serving(self, is_serving: bool, *, is_alive: bool | None = None) -> None:
+    def set_serving(self, is_serving: bool, *, is_alive: bool | None = None) -> None:
         """Set the health of all services, and of the server as a whole, whose name is empty.
 
         Args:
@@ -130,7 +145,11 @@ class GrpcServer:
         """
         healths = dict.fromkeys(self._names, is_serving) | {"": is_serving if is_alive is None else is_alive}
         for name, is_well in healths.items():
-            await self._health.set(name, is_serving=is_well)
+            self.set_health(name, is_serving=is_well)
+
+    def set_health(self, name: str, *, is_serving: bool) -> None:
+        """Set the health that is told under another name than a service's."""
+        self._health.set(name, is_serving=is_serving)
 
     async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
         """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace.
@@ -139,8 +158,9 @@ class GrpcServer:
             grace_seconds: For running calls.
             pause_seconds: For which calls are still taken: connections that grow old meanwhile are made anew elsewhere.
         """
-        await self._health.stop()
+        self._health.stop()
         await asyncio.sleep(pause_seconds)
+        self._health.end_watches()
         await self._server.stop(grace_seconds)
         if self._probed:
             await self._probed.stop(0)

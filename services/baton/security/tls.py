@@ -118,34 +118,56 @@ class TlsIdentity:
 
 
 class PublicCertificate:
-    """What a server shows to clients who show none; files that change are taken for connections that come later.
+    """What a port shows to the public; files that change are taken for connections that come later.
 
     Args:
         cert_file: Certificate, with those of intermediate authorities, PEM.
         key_file: Key of that, PEM.
+        client_ca_file: Authorities of which clients must show a certificate, PEM; None: they need show none.
+        door: "https" or "grpc", which the names of the settings begin with.
 
     Raises:
         ConfigurationError: If they cannot be read or do not belong together.
     """
 
-    def __init__(self, cert_file: Path, key_file: Path) -> None:
+    def __init__(
+        self, cert_file: Path, key_file: Path, client_ca_file: Path | None = None, door: str = "https"
+    ) -> None:
         self._files = (cert_file, key_file)
+        self._client_ca_file = client_ca_file
+        self._door = door
         self._current = self._load()
         self.context = self._load()
-        """Of the server; each handshake goes on with the files as they are then."""
+        """Of a server of HTTP; each handshake goes on with the files as they are then."""
         self._stamps = self._look()
-        self.context.sni_callback = self._renew  # called for every handshake, whether it names a server or not
+        self.context.sni_callback = self._show  # called for every handshake, whether it names a server or not
 
-    def _renew(self, connection: ssl.SSLObject, _server_name: str | None, _context: ssl.SSLContext) -> None:
-        try:
-            if (stamps := self._look()) != self._stamps:
-                self._current, self._stamps = self._load(), stamps
-        except (OSError, ConfigurationError) as error:
-            log.warning("tls_files_kept cause=%r", str(error))
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return the same for a server of gRPC."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            lambda: self._configuration() if self._renew() else None,  # type: ignore[arg-type,return-value] # see above
+            require_client_authentication=self._client_ca_file is not None,
+        )
+
+    def _show(self, connection: ssl.SSLObject, _server_name: str | None, _context: ssl.SSLContext) -> None:
+        self._renew()
         connection.context = self._current
 
+    def _renew(self) -> bool:
+        """Take the files if they have changed and can be used; return whether they were taken."""
+        try:
+            if (stamps := self._look()) == self._stamps:
+                return False
+            self._current, self._stamps = self._load(), stamps
+        except (OSError, ConfigurationError) as error:
+            log.warning("tls_files_kept cause=%r", str(error))
+            return False
+        return True
+
     def _look(self) -> list[tuple[int, int]]:
-        return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in self._files)]
+        files = (*self._files, self._client_ca_file)
+        return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in files if path)]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -154,8 +176,20 @@ class PublicCertificate:
         try:
             context.load_cert_chain(*self._files, password="")
         except OSError as error:  # ssl's own error is one
-            raise ConfigurationError("https_cert_file {}, https_key_file {}: {}".format(*self._files, error)) from error
+            names = "{0}_cert_file {1}, {0}_key_file {2}".format(self._door, *self._files)
+            raise ConfigurationError(f"{names}: {error}") from error
+        if self._client_ca_file is not None:
+            try:
+                context.load_verify_locations(self._client_ca_file)
+            except OSError as error:
+                raise ConfigurationError(f"client_ca_file {self._client_ca_file}: {error}") from error
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        certificate, key = (path.read_bytes() for path in self._files)
+        authorities = self._client_ca_file.read_bytes() if self._client_ca_file else None
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
 
 
 class TlsSettings(BaseSettings):

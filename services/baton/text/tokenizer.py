@@ -234,6 +234,16 @@ def tokenizer_digest(folder: str | Path) -> str:
     return digest.hexdigest() if has_files else ""
 
 
+def context_tokens_of(folder: Path) -> int:
+    """Return the longest sequence of a folder's model by its config.json; 0 if that does not say."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        given = config.get("max_position_embeddings") or config["text_config"]["max_position_embeddings"]
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return 0
+    return given if isinstance(given, int) else 0
+
+
 def _tokenizer_class(path: Path) -> Any:
     """Return the class that loads a folder.
 

@@ -139,7 +139,7 @@ class WorkerProcess:
 
     async def _tell_health(self) -> None:
         is_serving = self._is_accepted and self._health is EngineHealth.MOVES
-        await self._server.set_serving(is_serving, is_alive=self._health is not EngineHealth.LOST)
+        self._server.set_serving(is_serving, is_alive=self._health is not EngineHealth.LOST)
 
     async def _wait_for_end(self) -> None:
         """Return when the process is asked to stop, or raise what the engine died of."""

@@ -27,6 +27,9 @@ WORKER_DRAIN_SECONDS = 2
 """Time for running requests after Ctrl-C: the gateway must have told its clients of the end before it is killed."""
 
 
+_HEALTH = "health of the gateway"
+
+
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
     """What is common to all processes of one `baton up`."""
@@ -80,6 +83,13 @@ class ProcessPlan:
     """Its command line; `child.name` is the role or the node id."""
     http_url: str = ""
     """Address of its REST API, if it has one."""
+    health_port: int = 0
+    """Port on which it tells its health, if that is another."""
+
+    @property
+    def health_address(self) -> str:
+        """host:port on which it tells its health without TLS."""
+        return f"{self.address.rpartition(':')[0]}:{self.health_port}" if self.health_port else self.address
 
     @property
     def shown_address(self) -> str:
@@ -96,7 +106,7 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
     workers = node_ids(_sharing(site, nodes))
     ports = free_ports(
         site.host,
-        ("router", "cache-index", *(node_id for node_id, _ in workers)),
+        ("router", "cache-index", _HEALTH, *(node_id for node_id, _ in workers)),
         preferred={"router": site.http_port + ROUTER_PORT_OFFSET},
     )
     addresses = {key: host_port(site.host, port) for key, port in ports.items()}
@@ -106,7 +116,7 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
             site, "router", addresses["router"], _router_settings(site, ports["router"], addresses["cache-index"])
         ),
         *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
-        _gateway(site, addresses["router"]),
+        _gateway(site, addresses["router"], ports[_HEALTH]),
     )
 
 
@@ -147,21 +157,22 @@ def settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
     return load_settings(SETTINGS_CLASSES[spec.role], _node_flags(site, spec))
 
 
-def _gateway(site: LocalCluster, router_address: str) -> ProcessPlan:
-    address, flags = host_port(site.host, site.grpc_port), _gateway_settings(site, router_address)
+def _gateway(site: LocalCluster, router_address: str, health_port: int) -> ProcessPlan:
+    address, flags = host_port(site.host, site.grpc_port), _gateway_settings(site, router_address, health_port)
     settings = load_settings(GatewaySettings, flags | {"insecure": site.is_insecure})
-    settings.https_context()
+    settings.https_certificate()
+    settings.grpc_certificate()
     if settings.api_keys_file is not None:
         ApiKeys(settings.api_keys_file).load()
     child = ChildSpec("gateway", _command(site, "gateway", flags))
-    return ProcessPlan("gateway", "", address, child, site.url)
+    return ProcessPlan("gateway", "", address, child, site.url, health_port)
 
 
 def _router_settings(site: LocalCluster, port: int, cache_index_address: str) -> Mapping[str, str]:
     return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
 
 
-def _gateway_settings(site: LocalCluster, router_address: str) -> dict[str, str]:
+def _gateway_settings(site: LocalCluster, router_address: str, health_port: int) -> dict[str, str]:
     return {
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
@@ -170,6 +181,7 @@ def _gateway_settings(site: LocalCluster, router_address: str) -> dict[str, str]
         "http_port": str(site.http_port),
         "grpc_host": site.host,
         "grpc_port": str(site.grpc_port),
+        "health_port": str(health_port),
         **site.clients,
     }
 

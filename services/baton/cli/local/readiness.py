@@ -1,11 +1,8 @@
-"""Waits until the processes of `baton up` answer: `/ready` of the gateway, nodes of the router."""
+"""Waits until the processes of `baton up` answer, and asks the router for nodes and links."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import ssl
-import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc
@@ -18,11 +15,6 @@ POLL_SECONDS = 0.2
 """Pause between questions."""
 CALL_SECONDS = 2.0
 """Time for one answer."""
-
-
-async def is_ready(url: str) -> bool:
-    """Return whether the gateway at an address of this machine says that it can take requests."""
-    return await asyncio.to_thread(_get_status, url, "/ready") == http.client.OK
 
 
 async def wait_until(is_true: Callable[[], Awaitable[bool]], *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -62,19 +54,3 @@ async def _nodes_of(router_address: str) -> Sequence[router_service_pb2.NodeStat
         except grpc.aio.AioRpcError:
             return ()
         return tuple(answer.nodes)
-
-
-def _get_status(url: str, path: str) -> int:
-    parts = urllib.parse.urlsplit(url)
-    assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=CALL_SECONDS)
-    if parts.scheme == "https":
-        own = ssl._create_unverified_context()  # noqa: S323 - this machine, whatever its certificate is made out to
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=CALL_SECONDS, context=own)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()

@@ -28,7 +28,9 @@ class Cors:
         if not origin or not ({_ANY, origin.lower()} & self._origins):
             return False
         response.headers["access-control-allow-origin"] = _ANY if _ANY in self._origins else origin
-        response.headers["access-control-expose-headers"] = "x-request-id, request-id, retry-after"
+        response.headers["access-control-expose-headers"] = (
+            "x-request-id, request-id, retry-after, grpc-status, grpc-message"
+        )
         response.headers["vary"] = "origin"
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return False

@@ -28,7 +28,7 @@ class ModelBody(msgspec.Struct):
     created: int
     owned_by: str
     max_context_tokens: int
-    """Longest sequence, prompt and output together; 0 while no node has been seen."""
+    """Longest sequence, prompt and output together; by its configuration while no node has been seen."""
     max_model_len: int
     """The same, as vLLM calls it."""
     tool_call_parser: str

@@ -32,6 +32,7 @@ from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.http.content_coding import ACCEPTED_CODINGS, BodyInflater
 from baton.gateway.http.messages import JSON, HttpError, HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
+from baton.gateway.http.rpc_refusal import refuse_rpc
 from baton.telemetry import names
 from baton.telemetry.tracing import is_tracing, server_attributes, span
 
@@ -86,7 +87,8 @@ class RestApi:
         with self._access.log.watch(context), self._traced(request, response, context, methods):
             try:
                 context.request_id = _request_id(request, response)
-                if self._cors is None or not self._cors.answer(request, response):
+                is_answered = self._cors is not None and self._cors.answer(request, response)
+                if not is_answered and not refuse_rpc(request, response):
                     await self._dispatch(methods, Exchange(request, response, context, is_strict=self._is_strict))
             except ClientGoneError:
                 raise

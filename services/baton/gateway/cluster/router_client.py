@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from baton.kv.adapter import Adapter, adapted_revision
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc, without_address
 from baton.wire.node_roles import decodes
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,12 @@ NO_NODE = "NO_NODE"
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 0.5
+_LATE_SECONDS = 0.02
+"""After a node would have fallen silent, it is looked at."""
+_NUMBER = re.compile(r"[0-9.]+")
+"""In a problem: seconds of silence grow without being news."""
+_MOST_CHARACTERS = 500
+"""Of what is told of nodes that take no requests."""
 
 
 class RouterClient:
@@ -148,16 +156,30 @@ class ModelCatalog:
         tokenizer_digest: str,
         poll_seconds: float,
         on_nodes: Callable[[Collection[str]], None] = lambda _node_ids: None,
+        known_context_tokens: int = 0,
     ) -> None:
+        """Know no node.
+
+        Args:
+            router: Asked for the nodes.
+            model_name: Name of the model without an adapter.
+            tokenizer_digest: Of the gateway; empty: not compared.
+            poll_seconds: Pause between two looks at the nodes.
+            on_nodes: Told of the nodes' ids at every look.
+            known_context_tokens: The model's own longest sequence, for as long as no node says what it serves; 0: not
+                known.
+        """
         self._router = router
         self._on_nodes = on_nodes
         self._poll_seconds = poll_seconds
         self._tokenizer_digest = tokenizer_digest
         self._served: ServedModel | None = None
         self._adapted: dict[str, ServedModel] = {}
+        self._known_context_tokens = known_context_tokens
         self._problem = "the router has not been reached yet"
-        self.served = asyncio.Event()
-        """Set when requests could be served for the first time."""
+        self._on_problem: Callable[[str], None] = lambda _problem: None
+        self._is_closed = False
+        self._heard_seconds = poll_seconds
         self.model_name = model_name
         """Name of the model without an adapter."""
 
@@ -166,19 +188,31 @@ class ModelCatalog:
         """Return why requests cannot be served right now; empty if they can."""
         return self._problem
 
+    def follow(self, on_problem: Callable[[str], None]) -> None:
+        """Have a function told of `problem`, now and whenever it changes."""
+        self._on_problem = on_problem
+        on_problem(self._problem)
+
+    def close(self, problem: str) -> None:
+        """Have a problem for good: the gateway stops."""
+        self._note(problem)
+        self._is_closed = True
+
     async def run(self) -> None:
-        """Look at the router's nodes for ever."""
+        """Look at the router's nodes for ever, and in between when the last that decodes would have fallen silent."""
         while True:
+            self._heard_seconds = self._poll_seconds
             await self.refresh()
-            await asyncio.sleep(self._poll_seconds)
+            await asyncio.sleep(min(self._poll_seconds, self._heard_seconds))
 
     async def refresh(self) -> None:
         """Look at the router's nodes once; a failure becomes `problem`."""
         try:
-            nodes = await self._router.list_nodes()
+            states = await self._router.list_node_states()
         except BatonError as error:
             self._note(error.message)
             return
+        nodes = [state.node for state in states]
         self._on_nodes({node.node_id for node in nodes})
         served = describe(self.model_name, nodes)
         if served is None:
@@ -186,7 +220,7 @@ class ModelCatalog:
             return
         self._served = served
         self._adapted = {each.name: served.with_adapter(each) for each in adapters_of(self.model_name, nodes)}
-        self._note(str(self._mismatch(served) or ""))
+        self._note(str(self._mismatch(served) or self._absence(states)))
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
@@ -233,8 +267,8 @@ class ModelCatalog:
 
     @property
     def max_context_tokens(self) -> int:
-        """Return the longest sequence of the model; 0 while no node has been seen."""
-        return self._served.max_context_tokens if self._served is not None else 0
+        """Return the longest sequence of the model; its own while no node has been seen, 0 if that is not known."""
+        return self._served.max_context_tokens if self._served is not None else self._known_context_tokens
 
     def _mismatch(self, served: ServedModel) -> MismatchError | None:
         if not served.tokenizer_digest or not self._tokenizer_digest:
@@ -245,12 +279,30 @@ class ModelCatalog:
             "tokenizer_digest", self._tokenizer_digest, served.tokenizer_digest, reason="MODEL_MISMATCH"
         )
 
+    def _absence(self, states: Sequence[NodeState]) -> str:
+        """Return why none of the nodes takes requests; empty if one does."""
+        nodes = [state for state in states if decodes(state.node) and state.node.model_id == self.model_name]
+        reasons = {state.node.node_id: state.unusable_reason or _silence(state) for state in nodes}
+        heard = [state.heard_for for state in nodes if not reasons[state.node.node_id] and state.HasField("heard_for")]
+        self._heard_seconds = max(map(seconds_from_duration, heard), default=self._poll_seconds) + _LATE_SECONDS
+        if not all(reasons.values()):
+            return ""
+        told = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(reasons.items()))
+        return f"no decode node takes requests: {told[:_MOST_CHARACTERS]}"
+
     def _note(self, problem: str) -> None:
-        if problem != self._problem:
+        if problem == self._problem or self._is_closed:
+            return
+        if _NUMBER.sub("", problem) != _NUMBER.sub("", self._problem):
             log.info("catalog_changed model=%s problem=%r", self.model_name, problem)
         self._problem = problem
-        if not problem:
-            self.served.set()
+        self._on_problem(problem)
+
+
+def _silence(state: NodeState) -> str:
+    """Return that a node is silent, if it is; a router of another version does not say."""
+    is_heard = not state.HasField("heard_for") or seconds_from_duration(state.heard_for) > 0
+    return "" if is_heard else f"no report for {seconds_from_duration(state.report_age):.1f} s"
 
 
 def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adapter, ...]:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, cast
 from baton.gateway.http.content_coding import GzipResponse, accepts_gzip
 from baton.gateway.http.messages import CONTINUE, HeldBytes, HttpError, HttpRequest, RequestReader
 from baton.gateway.http.response import ClientGoneError, HttpResponse
+from baton.gateway.http.rpc_refusal import HTTP2_START, Http2Refusal
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class HttpConnection(asyncio.Protocol):
         self._on_writable: list[Callable[[], None]] = []
         self._slow_timer: asyncio.TimerHandle | None = None
         self._refusal: HttpError | None = None
+        self._http2: Http2Refusal | None = None
         self._is_closing = False
 
     # Called by the event loop.
@@ -104,6 +106,14 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes; start answering if they complete a request."""
         if self._refusal is not None:
+            return
+        if self._http2 is None and self._reader.phase == "idle" and data.startswith(HTTP2_START):
+            self._http2 = Http2Refusal()
+            self.write(self._http2.greeting)
+        if self._http2 is not None:
+            if answer := self._http2.feed(data):
+                self.write(answer)
+                self._close_gently()
             return
         try:
             self._take(self._reader.feed(data))

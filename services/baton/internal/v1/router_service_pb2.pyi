@@ -280,7 +280,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("node", "load", "links", "prefill_calibration", "decode_calibration", "unusable_reason", "report_age")
+    __slots__ = ("node", "load", "links", "prefill_calibration", "decode_calibration", "unusable_reason", "report_age", "heard_for")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,7 @@ class NodeState(_message.Message):
     DECODE_CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     UNUSABLE_REASON_FIELD_NUMBER: _ClassVar[int]
     REPORT_AGE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FOR_FIELD_NUMBER: _ClassVar[int]
     node: _node_pb2.NodeDescription
     load: _node_pb2.LoadReport
     links: _containers.RepeatedCompositeFieldContainer[_node_pb2.LinkMeasurement]
@@ -295,7 +296,8 @@ class NodeState(_message.Message):
     decode_calibration: float
     unusable_reason: str
     report_age: _duration_pb2.Duration
-    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., links: _Optional[_Iterable[_Union[_node_pb2.LinkMeasurement, _Mapping]]] = ..., prefill_calibration: _Optional[float] = ..., decode_calibration: _Optional[float] = ..., unusable_reason: _Optional[str] = ..., report_age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    heard_for: _duration_pb2.Duration
+    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., links: _Optional[_Iterable[_Union[_node_pb2.LinkMeasurement, _Mapping]]] = ..., prefill_calibration: _Optional[float] = ..., decode_calibration: _Optional[float] = ..., unusable_reason: _Optional[str] = ..., report_age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., heard_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import grpc
 from opentelemetry import trace
 
-from baton.errors import BatonError, InvalidFieldError
+from baton.errors import BatonError, InvalidFieldError, UnavailableError
 from baton.gateway.access.admission import (
     REQUEST_ID_HEADER,
     AccessControl,
@@ -23,12 +23,13 @@ from baton.gateway.access.admission import (
 from baton.gateway.api.answer import AnswerJob, describe_answer, generate_choice, run_all
 from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
 from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
-from baton.gateway.cluster.router_client import ModelCatalog
+from baton.gateway.cluster.router_client import NO_NODE, ModelCatalog
 from baton.gateway.generation.answer_reader import answer_reader
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
+from baton.rpc.compression import writer_of
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
 from baton.telemetry import names
@@ -75,7 +76,7 @@ class GenerationServicer(GenerationServiceServicer):
     async def Generate(self, request: wire.GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
         async with self._working("Generate", request, context) as asked:
-            await self._generate(request, asked, context.write, context.time_remaining())
+            await self._generate(request, asked, writer_of(context), context.time_remaining())
 
     async def Tokenize(self, request: wire.TokenizeRequest, context: Context) -> wire.TokenizeResponse:  # noqa: N802
         """Answer with the tokens of a text or a conversation."""
@@ -116,6 +117,10 @@ class GenerationServicer(GenerationServiceServicer):
         """List the models."""
         self._access.authenticate(_metadata(context))
         catalog = self._catalog
+        if not catalog.max_context_tokens:
+            await catalog.refresh()
+        if not catalog.max_context_tokens:
+            raise UnavailableError(catalog.problem, reason=NO_NODE)
         served = (catalog.model_name, *catalog.adapter_names)
         models = [wire.Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in served]
         for model in models[1:]:
