@@ -19,10 +19,9 @@ from baton.cli.cluster.advice import advise
 from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.doctor import as_json, nodes_table, wires_table
 from baton.internal.v1 import node_pb2, router_service_pb2
-from baton.router.proto import description_to_proto
 from baton.wire.quantities import candidate_to_proto
 from cli.commands import baton
-from router.samples import DGX, MAC
+from router.samples import DGX, MAC, description_to_proto
 from system.plan import free_ports
 
 OWN = WireOption("bfloat16", 1000, 1000)

@@ -7,8 +7,12 @@ from dataclasses import dataclass, replace
 from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import NodeLoad
+from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.router.nodes import LoadReport, NodeDescription, Outcome
+from baton.wire.kv import abilities_to_proto, layout_to_proto
+from baton.wire.node_roles import role_to_proto
+from baton.wire.quantities import profile_to_proto, shape_to_proto
 
 MODEL = "llama"
 LAYOUT = KvLayout(MODEL, "a" * 32, "", (LayerSpec(8, 128, 128),) * 32, KvDtype.BFLOAT16)
@@ -76,3 +80,31 @@ class Clock:
 def busy_report(step_count: int = 0, **work: float) -> LoadReport:
     """Return the report of a node with some work, named as in `NodeLoad`."""
     return replace(IDLE, load=replace(IDLE.load, **work), step_count=step_count)  # type: ignore[arg-type]
+
+
+def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescription:
+    """Return the message of a description."""
+    return node_pb2.NodeDescription(
+        node_id=description.node_id,
+        epoch=description.epoch,
+        role=role_to_proto(description.role),
+        address=description.address,
+        fast_address=description.fast_address,
+        engine=description.engine,
+        device=description.device,
+        model_id=description.model_id,
+        kv_layout=layout_to_proto(description.layout),
+        model_shape=shape_to_proto(description.shape),
+        profile=profile_to_proto(description.profile, source=description.profile_source),
+        block_count=description.num_blocks,
+        block_token_count=description.block_tokens,
+        max_batch_size=description.max_batch_size,
+        tokenizer_digest=description.tokenizer_digest,
+        eos_token_ids=description.eos_token_ids,
+        wire_abilities=abilities_to_proto(description.wire_abilities),
+        is_cache_private=not description.serves_blocks,
+        adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
+        max_step_token_count=description.max_step_tokens,
+        block_count_cause=description.num_blocks_cause,
+        device_id=description.device_id,
+    )

@@ -13,9 +13,9 @@ from baton.errors import ConfigurationError, InvalidFieldError
 from baton.kv.kv_format import KvDtype
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import NodeDescription
-from baton.router.proto import description_from_proto, description_to_proto
+from baton.router.proto import description_from_proto
 from baton.router.settings import RouterSettings
-from router.samples import DGX, MAC
+from router.samples import DGX, MAC, description_to_proto
 
 INT8 = WireAbility("int8", 4e9, 8e9, 0.004, 0.001)
 FP8 = WireAbility("fp8", 1e9, 2e9)

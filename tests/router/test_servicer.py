@@ -21,7 +21,7 @@ from baton.internal.v1 import router_service_pb2_grpc as service
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvDtype
 from baton.router.nodes import NodeDescription
-from baton.router.proto import description_from_proto, description_to_proto
+from baton.router.proto import description_from_proto
 from baton.router.server import running_router
 from baton.router.servicer import NodeRegistrations, RegistrationSession
 from baton.router.settings import RouterSettings
@@ -29,7 +29,7 @@ from baton.router.state import RouterState
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
 from baton.v1 import generation_pb2
-from router.samples import DGX, LAYOUT, MAC, MODEL
+from router.samples import DGX, LAYOUT, MAC, MODEL, description_to_proto
 
 TIMEOUT_SECONDS = 60.0
 PATIENT = {"warm_up_seconds": 0.0, "silent_seconds": 600.0, "assumed_ttl_seconds": 600.0}
@@ -702,11 +702,14 @@ def test_a_pinned_request_goes_to_its_nodes_or_nowhere() -> None:
     with_router(client)
 
 
-def test_what_a_nodes_sensors_say_is_shown_as_it_came() -> None:
-    """Sensors that it lacks stay unset."""
+def test_what_a_node_says_is_shown_as_it_came() -> None:
+    """Sensors that it lacks stay unset; what the router has no use for, as the model's own context, is there too."""
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
-        call = await register(stub, MAC)
+        call = stub.Register()  # type: ignore[no-untyped-call]
+        message = description_to_proto(MAC)
+        message.model_context_token_count = 131_072
+        await call.write(messages.RegisterRequest(node=message))
         system = node_pb2.SystemSample(gpu_usage=0.5, power_watts=30)
         await call.write(messages.RegisterRequest(load=node_pb2.LoadReport(system=system)))
         while True:
@@ -714,6 +717,7 @@ def test_what_a_nodes_sensors_say_is_shown_as_it_came() -> None:
             if state.HasField("load"):
                 break
 
+        assert state.node.model_context_token_count == 131_072
         assert state.load.system == system
         assert not state.load.system.HasField("temperature_celsius")
 

@@ -11,7 +11,7 @@ from baton.capacity.cost import MEASURED_TERMS, QueuedWork
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
-from baton.internal.v1.node_pb2 import SystemSample
+from baton.internal.v1 import node_pb2
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvLayout
 
@@ -51,6 +51,8 @@ class NodeDescription(NodeSnapshot):
     """What it has loaded besides the model."""
     num_blocks_cause: str = ""
     """Why its pool has so many blocks, in words; empty: not told."""
+    message: node_pb2.NodeDescription | None = field(default=None, compare=False, repr=False)
+    """As it came: what the router shows of it."""
 
     def lack_of(self, adapter: Adapter | None) -> str:
         """Return why it cannot compute with an adapter; empty if it can, or none is wanted."""
@@ -74,12 +76,12 @@ class LoadReport:
     accepted_placement_ids: tuple[str, ...] = ()
     """Placements whose requests it has accepted since the last report."""
 
-    system: SystemSample | None = None
-    """What its machine's sensors said, as it came: the router only shows it."""
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from below its device."""
     is_sparing_memory: bool = False
     """Whether it admits nobody beside others, for its memory is short."""
+    message: node_pb2.LoadReport | None = field(default=None, compare=False, repr=False)
+    """As it came: what the router shows of it, its machine's sensors among it."""
 
     @property
     def has_work(self) -> bool:

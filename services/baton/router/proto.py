@@ -19,10 +19,8 @@ from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Out
 from baton.v1 import generation_pb2
 from baton.wire.kv import (
     abilities_from_proto,
-    abilities_to_proto,
     dtype_to_proto,
     layout_from_proto,
-    layout_to_proto,
 )
 from baton.wire.node_roles import role_from_proto, role_to_proto
 from baton.wire.quantities import (
@@ -31,12 +29,9 @@ from baton.wire.quantities import (
     estimate_to_proto,
     measured_terms,
     profile_from_proto,
-    profile_to_proto,
     seconds_from_duration,
     shape_from_proto,
-    shape_to_proto,
     tier_rates_from_proto,
-    tier_rates_to_proto,
 )
 
 MAX_PINS = 64
@@ -108,34 +103,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         max_step_tokens=message.max_step_token_count,
         num_blocks_cause=message.block_count_cause,
         device_id=message.device_id,
-    )
-
-
-def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescription:
-    """Return the message of a description."""
-    return node_pb2.NodeDescription(
-        node_id=description.node_id,
-        epoch=description.epoch,
-        role=role_to_proto(description.role),
-        address=description.address,
-        fast_address=description.fast_address,
-        engine=description.engine,
-        device=description.device,
-        model_id=description.model_id,
-        kv_layout=layout_to_proto(description.layout),
-        model_shape=shape_to_proto(description.shape),
-        profile=profile_to_proto(description.profile, source=description.profile_source),
-        block_count=description.num_blocks,
-        block_token_count=description.block_tokens,
-        max_batch_size=description.max_batch_size,
-        tokenizer_digest=description.tokenizer_digest,
-        eos_token_ids=description.eos_token_ids,
-        wire_abilities=abilities_to_proto(description.wire_abilities),
-        is_cache_private=not description.serves_blocks,
-        adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
-        max_step_token_count=description.max_step_tokens,
-        block_count_cause=description.num_blocks_cause,
-        device_id=description.device_id,
+        message=message,
     )
 
 
@@ -162,38 +130,9 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         step_count=message.step_count,
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
-        system=message.system if message.HasField("system") else None,
         tier_rates=tier_rates_from_proto(message.tier_rates),
         is_sparing_memory=message.is_sparing_memory,
-    )
-
-
-def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
-    """Return the message of a load report."""
-    return node_pb2.LoadReport(
-        waiting_request_count=report.load.num_waiting,
-        running_request_count=report.load.num_running,
-        pending_prompt_token_count=report.load.num_pending_prompt_tokens,
-        free_block_count=report.load.num_free_blocks,
-        mean_context_token_count=report.load.mean_context_tokens,
-        step_count=report.step_count,
-        is_draining=report.is_draining,
-        system=report.system,
-        tier_rates=tier_rates_to_proto(report.tier_rates),
-        is_sparing_memory=report.is_sparing_memory,
-        queued_prompts=[
-            node_pb2.QueuedPrompt(
-                placement_id=each.placement_id,
-                done_token_count=each.num_done_tokens,
-                remaining_token_count=each.num_left_tokens,
-            )
-            for each in report.load.queued_prompts
-        ],
-        landing_bytes_per_second=report.load.landing_bytes_per_second,
-        landing_byte_count=report.load.num_landing_bytes,
-        reading_bytes_per_second=report.load.reading_bytes_per_second,
-        decoding_request_count=report.load.num_decoding,
-        export_request_count=report.load.num_exports,
+        message=message,
     )
 
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 import grpc
@@ -24,17 +23,11 @@ from baton.router.calibration import record_comparison
 from baton.router.explanation.answer import explain
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome, Report
 from baton.router.placer import Placer
-from baton.router.proto import (
-    description_to_proto,
-    load_to_proto,
-    peers_to_proto,
-    registered_to_proto,
-    reports_from_proto,
-)
+from baton.router.proto import peers_to_proto, registered_to_proto, reports_from_proto
 from baton.router.state import RouterState
 from baton.security.access import current_caller
 from baton.telemetry.metrics import Metrics
-from baton.wire.quantities import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds, profile_to_proto
 
 log = logging.getLogger(__name__)
 
@@ -224,10 +217,9 @@ def list_nodes(state: RouterState) -> router_service_pb2.ListNodesResponse:
 
 def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
     description = node.description
-    shown = replace(description, profile=state.corrected_profile(description))
-    return router_service_pb2.NodeState(
-        node=description_to_proto(shown),
-        load=load_to_proto(node.report) if node.report else None,
+    shown = router_service_pb2.NodeState(
+        node=description.message,
+        load=node.report.message if node.report else None,
         links=_links(state, node),
         prefill_calibration=state.prefill_calibration.reported(description.node_id),
         decode_calibration=state.decode_calibration.reported(description.node_id),
@@ -235,6 +227,9 @@ def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
         report_age=duration_from_seconds(state.nodes.report_age_seconds(node)),
         heard_for=duration_from_seconds(state.nodes.heard_for_seconds(node)),
     )
+    profile = state.corrected_profile(description)
+    shown.node.profile.MergeFrom(profile_to_proto(profile, source=description.profile_source))
+    return shown
 
 
 def _links(state: RouterState, decoder: Node) -> list[node_pb2.LinkMeasurement]:

@@ -18,12 +18,11 @@ from baton.kv.tiers import BlockEvents
 from baton.node.cluster.publication import CacheIndexPublications
 from baton.node.cluster.registration import Peers, RouterRegistrations, merged_peers
 from baton.node.cluster.replicas import Replicas
-from baton.router.proto import description_to_proto
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.v1.generation_pb2 import PlacementSummary
-from router.samples import DGX, MAC
+from router.samples import DGX, MAC, description_to_proto
 
 TIMEOUT_SECONDS = 60.0
 
