@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.clients.clusters import Clusters
-from tests.clients.environments import InstallError, command_of, missing_program, page_command
+from tests.clients.environments import InstallError, UnreachableError, command_of, missing_program, page_command
 from tests.clients.plan import Cell, Client
 from tests.clients.runs import Outcome, run_client, run_script
 from tests.clients.table import Table
@@ -58,6 +58,8 @@ def _run(client: Client, features: list[str], clusters: Clusters) -> Mapping[str
         return dict.fromkeys(features, Outcome(skip=absent))
     try:
         command = command_of(client)
+    except UnreachableError as error:
+        return dict.fromkeys(features, Outcome(skip=f"registry out of reach: {error}"))
     except InstallError as error:
         return dict.fromkeys(features, Outcome(error=f"cannot be installed: {error}"))
     served = clusters.get(client.cluster)

@@ -41,12 +41,17 @@ _PROGRAMS: Mapping[str, Sequence[str]] = {
 }
 _PATH = "$PWD/bin:$PWD/node_modules/.bin:$PATH"
 """In a client's folder, whose packages bring programs."""
+_FETCH = ("cargo", "fetch")
 _KEPT = ("EXO_CHECKOUT", "HOME", "LANG", "PATH", "TMPDIR")
 """Variables of this process that clients see."""
 
 
 class InstallError(Exception):
     """A client's packages cannot be installed."""
+
+
+class UnreachableError(InstallError):
+    """The registry of a client's packages does not answer here."""
 
 
 def missing_program(client: Client) -> str | None:
@@ -143,7 +148,11 @@ def _build_commands(client: Client, folder: Path) -> Sequence[Sequence[str]]:
     for source in client.script.parent.iterdir():
         shutil.copy(source, folder)
     page = page_of(client)
-    return [("sh", "-ec", f"PATH={_PATH}\n{build}") for build in (page.build, page.of_checks(page.build))]
+    builds = dict.fromkeys((page.build, page.of_checks(page.build)))
+    return [
+        *((_FETCH,) if client.runtime == "rust" else ()),
+        *(("sh", "-ec", f"PATH={_PATH}\n{each}") for each in builds),
+    ]
 
 
 def _sources(client: Client) -> Sequence[Path]:
@@ -163,4 +172,7 @@ def _debian_version(package: str) -> str:
 def _run(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
     if done.returncode != 0:
-        raise InstallError(f"{' '.join(command)}: {done.stderr.strip()[-600:]}")
+        told = done.stderr.strip()
+        if command == _FETCH:
+            raise UnreachableError(f"{' '.join(command)}: {told.splitlines()[-1].strip() if told else 'failed'}")
+        raise InstallError(f"{' '.join(command)}: {told[-600:]}")

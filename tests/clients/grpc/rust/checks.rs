@@ -2,7 +2,7 @@
 use std::{env, error::Error, fs, time::{Duration, Instant}};
 use tokio_stream::StreamExt;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 use tonic_health::pb::{health_check_response::ServingStatus, health_client::HealthClient, HealthCheckRequest};
 use tonic_reflection::pb::v1alpha as reflection;
 use tonic_types::StatusExt;
