@@ -350,17 +350,14 @@ def slowdown(
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
     early = _computed_bytes(streams, begin_seconds)
     num_early_bytes = sum(early)
-    left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
+    gone = min(1.0, bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 1.0
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
-        end_seconds = begin_seconds + window_seconds + waiting_seconds
-        num_met_bytes = 0.0
-        for num_computed, num_early in zip(_computed_bytes(streams, end_seconds), early, strict=True):
-            num_carried = num_early * left + num_computed - num_early
-            num_met_bytes += num_bytes if num_carried > num_bytes else num_carried
-        if not num_met_bytes:
+        computed = _computed_bytes(streams, begin_seconds + window_seconds + waiting_seconds)
+        carried = [each - gone * was for each, was in zip(computed, early, strict=True)]
+        waiting_seconds = met / bytes_per_second * sum([each if each < num_bytes else num_bytes for each in carried])
+        if not waiting_seconds:
             break
-        waiting_seconds = met * num_met_bytes / bytes_per_second
     return 1.0 + waiting_seconds / alone_seconds
 
 

@@ -258,25 +258,14 @@ class RouterState:
         return self._recent.setdefault(node_id, RecentWork(self._clock))
 
     def _account_stream(self, placement_id: str, candidate: Candidate, estimate: CostEstimate) -> None:
-        sender, receiver = (
-            self.nodes.get(candidate.pull_node_id or candidate.prefill_node_id),
-            self.nodes.get(candidate.decode_node_id),
-        )
-        if sender is None or receiver is None or not candidate.kv_bytes:
+        pair = (candidate.pull_node_id or candidate.prefill_node_id, candidate.decode_node_id)
+        link, receiver = self._links.get(pair), self.nodes.get(candidate.decode_node_id)
+        if link is None or receiver is None or not candidate.kv_bytes:
             return
-        sender_id, is_pull = sender.description.node_id, bool(candidate.pull_node_id)
-        self._streams.add(
-            placement_id,
-            StreamPath(
-                sender_id,
-                receiver.description.node_id,
-                self.link(sender, receiver).bytes_per_second,
-                self.nodes.send_bytes_per_second(sender_id),
-                receiver.receive_bytes_per_second,
-            ),
-            candidate.kv_bytes,
-            compute_seconds=0.0 if is_pull else estimate.prefill_seconds,
-        )
+        rates = (self.nodes.send_bytes_per_second(pair[0]), receiver.receive_bytes_per_second)
+        computing = 0.0 if candidate.pull_node_id else estimate.prefill_seconds
+        path = StreamPath(*pair, link.bytes_per_second, *rates)
+        self._streams.add(placement_id, path, candidate.kv_bytes, compute_seconds=computing)
 
     def settle(self, outcome: Outcome) -> Comparison | None:
         """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out.

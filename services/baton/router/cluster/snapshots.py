@@ -88,14 +88,12 @@ class NodeSnapshots:
             return kept
         if kept is node.snapshot and node.current is not None and now - node.current.at_seconds < MOVE_SECONDS:
             return node.current
-        sending, receiving = self._known.streams.of_node(kept.node_id)
         values = list(_values_of(kept))  # `replace` takes twice as long
-        values[_QUEUE], values[_SENDING], values[_RECEIVING], values[_AT] = (
-            _queue_of(node.queued_work, now),
-            sending,
-            receiving,
-            now,
-        )
+        values[_AT] = now
+        if kept.queue.seconds:
+            values[_QUEUE] = _queue_of(node.queued_work, now)
+        if kept.sending or kept.receiving:
+            values[_SENDING], values[_RECEIVING] = self._known.streams.of_node(kept.node_id)
         current = NodeSnapshot(*values)
         if kept is node.snapshot:
             node.current = current
