@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from baton.demo import checkpoint_dir
-from baton.demo.dialogues import SMALL_TALK, Task
-from baton.demo.evaluate import REPORT_FILE, Accuracy, measure, needle_row, short_rows
+from demo.dialogues import SMALL_TALK, Task
+from demo.evaluate import REPORT_FILE, Accuracy, measure, needle_row, short_rows
 
 MARGIN = 0.1
 """How far a small sample may fall below the reported share."""

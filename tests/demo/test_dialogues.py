@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.demo.dialogues import (
+from demo.dialogues import (
     SMALL_TALK,
     Exercise,
     Task,
@@ -16,8 +16,8 @@ from baton.demo.dialogues import (
     reversal,
     small_talk,
 )
-from baton.demo.evaluate import DialogueRow, draw_facts
-from baton.demo.vocabulary import END_ID, encode_text, role_id
+from demo.evaluate import DialogueRow, draw_facts
+from demo.vocabulary import END_ID, encode_text, role_id
 
 NUM_DRAWN = 300
 COMPUTE: dict[str, Callable[[int, int], int]] = {

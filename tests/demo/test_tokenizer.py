@@ -7,8 +7,8 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
 
 from baton.demo import checkpoint_dir
-from baton.demo.evaluate import DialogueRow
-from baton.demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text
+from demo.evaluate import DialogueRow
+from demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text
 
 TOKENIZER = AutoTokenizer.from_pretrained(checkpoint_dir())
 MARKER_FREE = st.text(st.characters(codec="utf-8")).filter(lambda text: not any(marker in text for marker in MARKERS))

@@ -52,9 +52,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
-        "wire-precision": Benchmark(
-            "microbench.wire_quality", "What narrower number formats of KV lose and save.", ("bench", "torch")
-        ),
         "placement": Benchmark(
             "microbench.placement", "What a decision costs the router's thread, and whether it is the reference's."
         ),

@@ -1,11 +1,7 @@
-"""Holds the demo checkpoint, and measures it.
+"""Holds the demo checkpoint: a small Llama-architecture folder.
 
-The checkpoint is a small Llama-architecture folder, trained on dialogues of arithmetic, reversed words, and values
-looked up in a long context. Its answers can be checked by a person and by a test. What trained it is in the commit that
-`training.json` names.
-
-`evaluate` is a tool, not a part of a service, so it may import torch and transformers; the rule that only engine
-runners import a framework does not bind it. Nothing that serves requests imports it.
+It was trained on dialogues of arithmetic, reversed words, and values looked up in a long context, so that its answers
+can be checked by a person and by a test. What trained it is in the commit that `training.json` names.
 """
 
 from pathlib import Path

@@ -13,8 +13,9 @@ import pytest
 
 from baton.demo import checkpoint_dir
 from baton.engine.runners.base import Runner
-from bench.microbench.wire_quality import Quality, measure_needles, measure_quality
 from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
+from demo.evaluate import CONTEXT_LENGTHS
+from exactness.kv.wire_quality import Quality, measure_needles, measure_quality
 from exactness.loading import Framework, load_runner
 
 BOUNDS = {
@@ -33,8 +34,10 @@ DECODERS: dict[CheckpointName, Framework] = {"llama": "mlx", "gemma3": "mlx"}
 
 NAMES: list[CheckpointName] = [*CHECKPOINT_NAMES, *FAMILY_NAMES]
 """Every family where BATON_WIRE_FAMILIES=all, else those whose caches differ most."""
+LENGTHS, NUM_NEEDLES = CONTEXT_LENGTHS, 40
+"""Of the needles: all that are documented with BATON_WIRE_FAMILIES=all, else few."""
 if os.environ.get("BATON_WIRE_FAMILIES") != "all":
-    NAMES = ["llama", "mistral", "gemma3", "qwen3_moe"]
+    NAMES, LENGTHS, NUM_NEEDLES = ["llama", "mistral", "gemma3", "qwen3_moe"], (512,), 8
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,16 +68,17 @@ def check(name: str, qualities: list[Quality]) -> None:
 @pytest.fixture
 def demo() -> Runner:
     """Return the demo model on torch."""
-    return load_runner("torch", checkpoint_dir(), num_blocks=64)
+    return load_runner("torch", checkpoint_dir(), num_blocks=LENGTHS[-1] // 16 + 32)
 
 
 def test_the_demo_model_finds_needles_through_every_wire(demo: Runner) -> None:
     """At 512 tokens as many as through a lossless one, but for one; affine8, which needs vectors of 64, too."""
-    needles = measure_needles(demo, lengths=(512,), num_needles=8)
-    found = {one.wire: one.num_right for one in needles}
+    needles = measure_needles(demo, lengths=LENGTHS, num_needles=NUM_NEEDLES)
+    print("\n".join(map(str, needles)))
+    found = {one.wire: one.num_right for one in needles if one.context_tokens == 512}
     check("demo", measure_quality(demo, demo))
     demo.close()
 
     assert list(found) == ["float32", "bfloat16", "float16", "int8", "affine8", "fp8", "bfloat16/int8"]
-    assert found["float32"] >= 7
+    assert found["float32"] >= NUM_NEEDLES - 1
     assert all(count >= found["float32"] - 1 for count in found.values()), found

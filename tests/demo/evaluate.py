@@ -1,6 +1,6 @@
 """Measures the demo model on held-out exercises, per task and by context length.
 
-`python -m baton.demo.evaluate [--model DIR] [--save]` prints a table, then the same figures as one line of JSON.
+`PYTHONPATH=tests python -m demo.evaluate [--model DIR] [--save]` prints a table, then the same figures as JSON.
 
 An answer counts only if it is right to the last character and ends there. Each is judged by one forward pass over
 question and right answer: greedy decoding gives the answer if and only if each of its tokens is the most likely there.
@@ -16,8 +16,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from baton.demo import checkpoint_dir
-from baton.demo.dialogues import Exercise, Fact, Task, arithmetic, fact, retrieval, reversal, small_talk
-from baton.demo.vocabulary import END_ID, PAD_ID, encode_text, role_id
+from demo.dialogues import Exercise, Fact, Task, arithmetic, fact, retrieval, reversal, small_talk
+from demo.vocabulary import END_ID, PAD_ID, encode_text, role_id
 
 CONTEXT_LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 """Tokens of the needle tests' prompts, answer included."""
