@@ -14,6 +14,7 @@ from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
 from baton.gateway.access.grpc_keys import KeyInterceptor
 from baton.gateway.access.key_limits import KeyLimits
+from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
@@ -111,7 +112,8 @@ async def _run(
     model_format = _model_format(settings, tokenizer)
     memory = gateway_memory(settings)
     held = HeldBytes(memory.held_bytes)
-    preparation = Preparation(tokenizer, catalog, model_format, num_threads=settings.tokenizer_threads)
+    tenants = TenantSalts(settings.tenant_secret_file)
+    preparation = Preparation(tokenizer, catalog, model_format, tenants, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
         links.follow,

@@ -113,6 +113,9 @@ class ClientSettings(ServiceSettings):
     /instance) answer. Without a file they answer everybody, exo's only if the gateway listens on loopback. A key that
     is taken out ends what runs under it.
     """
+    tenant_secret_file: Path | None = None
+    """File with 32 characters or more, equal for all gateways: from it and a key's name follows the salt of its owner's
+    prefix cache, which nobody else can then work out. None: from the name alone."""
     key_requests_per_minute: int = Field(default=0, ge=0)
     """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
 

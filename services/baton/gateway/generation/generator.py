@@ -48,11 +48,11 @@ class TextGenerator:
         self._metrics = metrics
         self._journal = journal
 
-    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+    async def prepare(self, request: GenerationRequest, context: RequestContext) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
         describe_request(request)
         try:
-            return await self.preparation.prepare(request)
+            return await self.preparation.prepare(request, context.key_name)
         except InvalidFieldError as error:
             raise request.in_words_of_client(error) from error
 

@@ -7,10 +7,12 @@ import math
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from baton.errors import InvalidFieldError
+from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.cluster.router_client import ModelCatalog, ServedModel
 from baton.gateway.generation.requests import (
     ChatPrompt,
@@ -94,16 +96,27 @@ class Preparation:
     """Prepares prompts in threads of its own; `close` ends them."""
 
     def __init__(
-        self, tokenizer: Tokenizer, catalog: ModelCatalog, model_format: ModelOutputFormat, *, num_threads: int
+        self,
+        tokenizer: Tokenizer,
+        catalog: ModelCatalog,
+        model_format: ModelOutputFormat,
+        tenants: TenantSalts,
+        *,
+        num_threads: int,
     ) -> None:
+        self._tenants = tenants
         self.model_format = model_format
         """How the model writes calls and reasoning."""
         self._tokenizer = tokenizer
         self._catalog = catalog
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
 
-    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+    async def prepare(self, request: GenerationRequest, tenant: str) -> PreparedPrompt:
         """Return the request with everything that placing needs.
+
+        Args:
+            request: As its client asks.
+            tenant: Owner of the client's API key; empty without keys.
 
         Raises:
             InvalidFieldError: Naming the field that cannot be served.
@@ -116,6 +129,7 @@ class Preparation:
         _check_stop(request.stop)
         _check_cache_salt(request.cache_salt)
         _check_priority(request.priority)
+        request = replace(request, cache_salt=self._tenants.salt_of(tenant, request.cache_salt))
         model = await self._catalog.model(request.model)
         _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)

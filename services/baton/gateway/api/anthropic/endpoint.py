@@ -48,7 +48,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
         tool_use=use,
     )
     try:
-        prompt = await generator.prepare(request)
+        prompt = await generator.prepare(request, context)
     except ContextLengthError as error:  # in the words at which Claude Code compacts its conversation
         problem = f"prompt is too long: {error.excess}"
         raise refused(error.field, problem, code="context_length_exceeded") from error

@@ -66,7 +66,7 @@ class BenchEndpoint:
             BatonError: If it cannot be generated.
         """
         body: BenchBody = exchange.body
-        prompt = await generator.prepare(self._request(body, exchange.context))
+        prompt = await generator.prepare(self._request(body, exchange.context), exchange.context)
 
         def figures(result: GenerationResult) -> Figures:
             return Figures(generation_stats(prompt, result, self._rates), power_usage(result.summary))

@@ -132,7 +132,7 @@ class GenerationServicer(GenerationServiceServicer):
     ) -> None:
         generator, model_format = self._generator, self._generator.preparation.model_format
         wanted = generation_request(request, asked, model_format.template_names, timeout_seconds=timeout_seconds)
-        prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name))
+        prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name), asked)
         job = AnswerJob(asked, [prompt], max(1, request.choice_count))
         describe_answer(job, is_stream=True)
         writer = GrpcWriter(write, generator.token_bytes, partial(answer_reader, model_format, prompt))

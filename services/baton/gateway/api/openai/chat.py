@@ -72,7 +72,8 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
             session=session_name(chat.prompt_cache_key),
             priority=chat.priority or 0,
             tool_use=use,
-        )
+        ),
+        exchange.context,
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
     form = ChatFormat(

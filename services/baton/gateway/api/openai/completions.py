@@ -82,7 +82,7 @@ async def _prepare(generator: TextGenerator, context: RequestContext, completion
         )
         for prompt in prompts
     ]
-    return AnswerJob(context, [await generator.prepare(request) for request in requests], count)
+    return AnswerJob(context, [await generator.prepare(request, context) for request in requests], count)
 
 
 def _sampling(body: CompletionBody, constraint: StructuredOutput | None) -> SamplingParameters:

@@ -42,7 +42,7 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
     """
     body: ResponsesBody = exchange.body
     context = exchange.context
-    prompt = await generator.prepare(_request(generator, exchange, body))
+    prompt = await generator.prepare(_request(generator, exchange, body), context)
     model_format = generator.preparation.model_format
     include = body.include or ()
     form = ResponsesFormat(

@@ -1,0 +1,56 @@
+"""Owners of API keys have prefix caches of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton.errors import ConfigurationError
+from baton.gateway.access.tenants import TenantSalts
+from gateway.fake_cluster import MODEL, FakeCluster, Loop
+from gateway.rest import ask
+
+
+def secret_file(folder: Path, content: str = "s" * 32) -> Path:
+    """Write a deployment's secret."""
+    file = folder / "tenant.secret"
+    file.write_text(content)
+    return file
+
+
+def test_salts_tell_owners_and_their_own_salts_apart(tmp_path: Path) -> None:
+    """No choice of a client's gives it another owner's; where there are no keys, clients choose alone."""
+    salts = TenantSalts(secret_file(tmp_path))
+    made = [salts.salt_of(*each) for each in (("bob", ""), ("alice", ""), ("bob", "alice"))]
+
+    assert len(set(made)) == 3
+    assert salts.salt_of("bob", "") == TenantSalts(secret_file(tmp_path)).salt_of("bob", "")
+    assert salts.salt_of("bob", "") != TenantSalts(None).salt_of("bob", "")
+    assert salts.salt_of("", "x") == "x"
+
+
+def test_a_secret_must_be_long(tmp_path: Path) -> None:
+    """The message says which file."""
+    with pytest.raises(ConfigurationError, match=r"tenant\.secret has less than 32"):
+        TenantSalts(secret_file(tmp_path, "short"))
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        TenantSalts(tmp_path / "none")
+
+
+def test_only_keys_of_one_owner_share_blocks(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
+    """Router, index and nodes see other hashes for the same prompt: neither counts nor times tell of it."""
+    keys = tmp_path / "keys"
+    keys.write_text("bob:old\nbob:new\nalice:hers\n")
+    body = {"model": MODEL, "prompt": list(range(5, 69)), "max_tokens": 1}
+    with loop.running(cluster, api_keys_file=keys) as gateway:
+        for key in ("old", "new", "hers"):
+            assert ask(gateway, "/v1/completions", body, headers={"authorization": f"Bearer {key}"}).status == 200
+
+    old, new, hers = (request.block_hashes for request in cluster.router.requests if not request.is_dry_run)
+    assert old == new
+    assert len(old) == len(hers) > 0
+    blocks = [{hashes[i : i + 16] for i in range(0, len(hashes), 16)} for hashes in (old, hers)]
+    assert blocks[0].isdisjoint(blocks[1])
+    salts = [request.cache_salt for node in cluster.decodes for request in node.requests]
+    assert len(set(salts)) == 2
