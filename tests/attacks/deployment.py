@@ -10,10 +10,14 @@ from pathlib import Path
 
 import grpc
 
+from attacks.victims import TREE
+from baton.agent.joining import Joiner
+from baton.agent.membership import Membership
 from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.rpc.channel import open_channel
 from baton.security.authority import Authority, certificate_request, create_authority, create_key
+from baton.security.join_token import JoinToken, create_pass, create_secret
 from baton.security.tls import TlsIdentity, secured_by
 from checkpoints import checkpoint
 from system.plan import HOST, free_ports
@@ -36,8 +40,10 @@ class Deployment:
 
     def __init__(self, folder: Path, roles: Mapping[str, str]) -> None:
         self._folder = folder
+        self.secret = create_secret()
+        """Of which tokens are made."""
         self._authority: Authority = create_authority(datetime.now(UTC), _DAY)
-        self._ports = free_ports(list(dict.fromkeys([*roles, "router", "cache-index"])))
+        self._ports = free_ports(list(dict.fromkeys([*roles, "router", "cache-index", "join"])))
         self.operator = self.certificate("baton")
         """Who all processes believe: what `baton authority create` makes."""
         self.processes = {name: self._process(name, role) for name, role in roles.items()}
@@ -107,6 +113,29 @@ class Deployment:
             time.sleep(0.05)
         return nodes[name]
 
+    def token(self, ends_at: datetime, num_machines: int = 1) -> JoinToken:
+        """Return what `baton authority token` prints."""
+        shown = create_pass(self.secret, ends_at=ends_at, num_machines=num_machines)
+        return JoinToken(shown, self._authority.certificate)
+
+    def joiner(self, node_id: str, token: JoinToken) -> Joiner:
+        """Return what joins for a machine."""
+
+        async def find() -> str:
+            return self.address("join")
+
+        return Joiner(token, node_id, Membership(self._folder / f"machine-{node_id}", "baton"), find)
+
+    def _join_settings(self) -> dict[str, str]:
+        files = {
+            "join_secret_file": self.secret.encode(),
+            "join_authority_key_file": self._authority.key,
+            "join_assignments_file": b'[[node]]\nrole = "decode"\nengine = "mock"\n',
+        }
+        for name, content in files.items():
+            (self._folder / name).write_bytes(content)
+        return {name: str(self._folder / name) for name in files} | {"join_port": str(self._ports["join"])}
+
     def _process(self, name: str, role: str) -> ServedProcess:
         who = self.operator if role in ("router", "cache-index") else self.certificate(name)
         files = {"tls_cert_file": who.cert_file, "tls_key_file": who.key_file, "tls_ca_file": who.ca_file}
@@ -114,8 +143,11 @@ class Deployment:
         settings |= {"host": HOST, "port": str(self._ports[name])}
         if role != "cache-index":
             settings["cache_index_address"] = self.address("cache-index")
+        if role == "router":
+            settings |= self._join_settings()
         if role not in ("router", "cache-index"):
             settings |= {"node_id": name, "engine": "mock", "router_address": self.address("router")}
             settings |= {"model_dir": str(checkpoint("llama")), "model_name": MODEL}
         variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        variables |= {"PYTHONPATH": f"{TREE}/services:{TREE}"} if TREE else {}
         return ServedProcess(name, role, settings, variables, self._folder / f"{name}.log")
