@@ -29,7 +29,7 @@ EVERYTHING: Mapping[str, Any] = {
     "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},
     "image": {"control": {"digest": "sha256:" + "0" * 64}},
     "gateway": {
-        "apiKeys": {"existingSecret": "keys"},
+        "apiKeys": {"existingSecret": "keys", "tenantSecretKey": "tenant"},
         "allowFrom": [{"namespaceSelector": {"matchLabels": {"clients": "yes"}}}],
         "autoscaling": {"enabled": True},
         "extraEnv": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
@@ -99,6 +99,7 @@ EVERYTHING: Mapping[str, Any] = {
 OPEN: Mapping[str, Any] = {
     **MINIMAL,
     "bareMetal": {
+        "insecure": True,
         "enabled": True,
         "cidrs": ["10.1.0.0/16"],
         "service": {"type": "ClusterIP"},

@@ -106,6 +106,7 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         },
         "routerNodePort and cacheIndexNodePort are both 30010: set two different ports",
     ),
+    ({"bareMetal": _OUTSIDE}, "whoever reaches them would be believed: set tls.enabled, or bareMetal.insecure"),
     ({"bareMetal.grpcRoute.enabled": True}, "needs a Gateway to attach to: set bareMetal.grpcRoute.parentRefs"),
     (
         {"bareMetal.grpcRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}},

@@ -15,6 +15,9 @@
 {{- end -}}
 {{- end -}}
 {{- include "baton.checks.pools" . -}}
+{{- if and .Values.bareMetal.enabled (not .Values.tls.enabled) (not .Values.bareMetal.insecure) -}}
+{{- fail "bareMetal.enabled opens router and cache index to other networks, where whoever reaches them would be believed: set tls.enabled, or bareMetal.insecure if none but friends can" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* One source of the model: (dict "root" $ "where" "model.source" "source" {...}). */}}

@@ -51,7 +51,7 @@ source: {{ toJson $source }}
 files:
   - name: api-keys
     mountPath: /etc/baton/api-keys
-    volume: {secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key }}, path: keys}]}}
+    volume: {secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key }}, path: keys}{{ with .tenantSecretKey }}, {key: {{ . }}, path: tenant.secret}{{ end }}]}}
 {{- end }}
 {{- end }}
 resources: {{ toJson $values.resources }}
@@ -67,6 +67,9 @@ args:
   - "--drain-pause-seconds={{ $values.preStopSeconds }}"
   {{- if $values.apiKeys.existingSecret }}
   - "--api-keys-file=/etc/baton/api-keys/keys"
+  {{- end }}
+  {{- if and $values.apiKeys.existingSecret $values.apiKeys.tenantSecretKey }}
+  - "--tenant-secret-file=/etc/baton/api-keys/tenant.secret"
   {{- end }}
   {{- include "baton.tls.publicFlags" . | trim | nindent 2 }}
   {{- with include "baton.tls.flags" (dict "root" . "isServer" false) | trim }}
