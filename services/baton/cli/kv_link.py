@@ -14,6 +14,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from baton.errors import ConfigurationError
+from baton.security.exposure import is_loopback
+
 PathName = Literal["fast", "fast-checked", "shared", "grpc"]
 
 _HOST = "127.0.0.1"
@@ -26,8 +29,11 @@ def send(
     path: Annotated[PathName, typer.Option(help="What carries the frames.")] = "fast",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _HOST,
+    is_insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines, without TLS.")] = False,
 ) -> None:
     """Serve frames: prints its port, then for each line on stdin its CPU time so far; ends with stdin."""
+    if not is_insecure and not is_loopback(host):
+        raise ConfigurationError(f"--host {host}: others can reach it, and it has no TLS: pass --insecure")
     asyncio.run(_send(path, host, port))
 
 
