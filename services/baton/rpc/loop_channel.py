@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import grpc
-from opentelemetry import propagate
+from opentelemetry import propagate, trace
+from opentelemetry.util.types import AttributeValue
 
 from baton.errors import ConfigurationError
 from baton.grpc_sockets.headers import DETAILS_KEY, fixed_block, request_headers
@@ -28,10 +29,10 @@ from baton.rpc.channel import (
     MAX_MESSAGE_BYTES,
     PING_TIMEOUT_MILLISECONDS,
 )
-from baton.rpc.trace_interceptors import client_span
+from baton.rpc.status import status_of
 from baton.security.tls import current_identity
 from baton.telemetry import names
-from baton.telemetry.tracing import is_tracing
+from baton.telemetry.tracing import is_tracing, note_status, rpc_attributes, span
 
 T = TypeVar("T")
 
@@ -331,6 +332,31 @@ class LoopStream(Generic[T]):
                     raise rpc_error(error.status) from error
         await self._call.sent()
         return self._call
+
+
+@contextmanager
+def client_span(
+    method: str, address: str, name: str = "", attributes: Mapping[str, AttributeValue] | None = None
+) -> Iterator[None]:
+    """Make the span of a call at its client current; what is raised says how the call has ended.
+
+    Args:
+        method: E.g. "/baton.internal.v1.RouterService/Place".
+        address: host:port that is called.
+        name: Of the span; empty: the method's.
+        attributes: Further ones.
+    """
+    if not is_tracing():
+        yield
+        return
+    known = {**rpc_attributes(method, address), **(attributes or {})}
+    with span(name or method.removeprefix("/"), trace.SpanKind.CLIENT, known) as current:
+        try:
+            yield
+        except BaseException as error:
+            note_status(current, *status_of(error), kind=trace.SpanKind.CLIENT)
+            raise
+        note_status(current, grpc.StatusCode.OK, kind=trace.SpanKind.CLIENT)
 
 
 def raised(call: LoopCall, error: CallError) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NoReturn, cast
 
 import grpc
@@ -59,6 +60,16 @@ def code_of(error: errors.BatonError) -> grpc.StatusCode:
         if error_class in _CODES:
             return _CODES[error_class]
     return grpc.StatusCode.INTERNAL
+
+
+def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
+    """Return the status, and its text, with which a call ends that raises an error, at either end."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code(), error.details() or ""
+    if isinstance(error, errors.BatonError):
+        return code_of(error), error.message
+    is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
+    return grpc.StatusCode.CANCELLED if is_cancelled else grpc.StatusCode.UNKNOWN, type(error).__name__
 
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: errors.BatonError) -> NoReturn:

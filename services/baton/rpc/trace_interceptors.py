@@ -1,29 +1,18 @@
-"""Spans of calls, at their clients and at their servers."""
+"""Spans of calls at their servers."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import grpc
 from opentelemetry import trace
-from opentelemetry.util.types import AttributeValue
 
-from baton.errors import BatonError
 from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
-from baton.rpc.status import code_of
+from baton.rpc.status import status_of
 from baton.telemetry import names
-from baton.telemetry.tracing import (
-    begin_server_span,
-    is_tracing,
-    named_address,
-    note_status,
-    rpc_attributes,
-    span,
-    tracer,
-)
+from baton.telemetry.tracing import begin_server_span, is_tracing, named_address, note_status, tracer
 
 
 def server_interceptors(address: str) -> Sequence[grpc.aio.ServerInterceptor]:
@@ -85,7 +74,7 @@ def _server_span(begin: Callable[[], trace.Span], context: Context) -> Iterator[
     try:
         yield
     except BaseException as error:
-        code, description = _failure(error)
+        code, description = status_of(error)
         told = context.code()  # a number, 0 before there is a status
         code = _CODES.get(told.value[0] if isinstance(told, grpc.StatusCode) else told or 0, code)
         note_status(span, code, str(context.details()) if isinstance(error, grpc.aio.AbortError) else description)
@@ -94,41 +83,6 @@ def _server_span(begin: Callable[[], trace.Span], context: Context) -> Iterator[
         note_status(span, grpc.StatusCode.OK)
     finally:
         span.end()
-
-
-@contextmanager
-def client_span(
-    method: str, address: str, name: str = "", attributes: Mapping[str, AttributeValue] | None = None
-) -> Iterator[None]:
-    """Make the span of a call at its client current; what is raised says how the call has ended.
-
-    Args:
-        method: E.g. "/baton.internal.v1.RouterService/Place".
-        address: host:port that is called.
-        name: Of the span; empty: the method's.
-        attributes: Further ones.
-    """
-    if not is_tracing():
-        yield
-        return
-    known = {**rpc_attributes(method, address), **(attributes or {})}
-    with span(name or method.removeprefix("/"), trace.SpanKind.CLIENT, known) as current:
-        try:
-            yield
-        except BaseException as error:
-            note_status(current, *_failure(error), kind=trace.SpanKind.CLIENT)
-            raise
-        note_status(current, grpc.StatusCode.OK, kind=trace.SpanKind.CLIENT)
-
-
-def _failure(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """Return the status, and its text, that an error stands for."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.code(), error.details() or ""
-    if isinstance(error, BatonError):
-        return code_of(error), error.message
-    is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
-    return grpc.StatusCode.CANCELLED if is_cancelled else grpc.StatusCode.UNKNOWN, type(error).__name__
 
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}

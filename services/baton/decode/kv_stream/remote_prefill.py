@@ -23,7 +23,7 @@ from baton.internal.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import PREFILL_PATH
-from baton.rpc.trace_interceptors import client_span
+from baton.rpc.loop_channel import client_span
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
 from baton.v1 import generation_pb2

@@ -22,9 +22,8 @@ from baton.internal.v1.decode_service_pb2 import (
     StreamStart,
 )
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
-from baton.rpc.loop_channel import LoopChannel, LoopStream
+from baton.rpc.loop_channel import LoopChannel, LoopStream, client_span
 from baton.rpc.status import error_from_parts, error_from_rpc
-from baton.rpc.trace_interceptors import client_span
 from baton.telemetry.tracing import current_context
 
 log = logging.getLogger(__name__)
