@@ -19,7 +19,8 @@ from gateway.fake_cluster import MODEL, FakeCluster, Loop, finished, judgement, 
 from gateway.rest import ask
 from text.tokenizer_folders import byte_level
 
-NUM_CASES = 1000 if os.environ.get("BATON_MATRIX") else 12
+NUM_CASES, NUM_SHORT_CASES = (1000, 1000) if os.environ.get("BATON_MATRIX") else (12, 2)
+MAX_SHORT_TOKENS = 5
 TOKENIZER = byte_level()
 END = int(TOKENIZER.convert_tokens_to_ids("<|end|>"))
 TURN = {"role": "user", "content": "x"}
@@ -67,15 +68,15 @@ def ending(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
         yield running
 
 
-def _generate(cluster: FakeCluster, case: Case) -> None:
-    """Let the nodes send the tokens in batches that depend on the request's seed."""
+def _generate(cluster: FakeCluster, case: Case, sizes: Sequence[int] = ()) -> None:
+    """Let the nodes send the tokens in batches of these sizes, by default of some that depend on the request's seed."""
 
     async def send(request: Any) -> AsyncIterator[Any]:
         for chunk in judgement(request):
             yield chunk
-        draw, start = random.Random(request.sampling.seed), 0
+        draw, start, given = random.Random(request.sampling.seed), 0, iter(sizes)
         while start < len(case.token_ids):
-            part = case.token_ids[start : start + draw.randint(1, 5)]
+            part = case.token_ids[start : start + (next(given) if sizes else draw.randint(1, 5))]
             has_logprobs = request.sampling.HasField("top_logprob_count")
             yield tokens(start, part, [_logprob(each) for each in part] if has_logprobs else ())
             start += len(part)
@@ -106,19 +107,55 @@ def test_counts_agree_on_every_route(ending: RunningGateway, cluster: FakeCluste
         _check_chats(ending, options, token_ids, text, reason)
         if not case.stops:
             _check_responses(ending, len(case.token_ids), token_ids, text)
-        if not case.is_stop_shown:
-            responses = list(_by_grpc(channel, case, seed))
-            assert [each for response in responses for each in response.token_ids] == token_ids, seed
-            assert [each.token_id for response in responses for each in response.logprobs] == token_ids, seed
-            assert "".join(response.text for response in responses) == text, seed
-            assert responses[-1].finished.usage.completion_token_count == len(token_ids), seed
+        _check_grpc(channel, case, seed)
     channel.close()
 
 
-def _by_grpc(channel: grpc.Channel, case: Case, seed: int) -> Iterator[Any]:
-    sampling = generation.SamplingParameters(max_token_count=len(case.token_ids), top_logprob_count=0, seed=seed)
-    request = messages.GenerateRequest(text="x", stop=case.stops, sampling=sampling)
-    return iter(GenerationServiceStub(channel).Generate(request, timeout=20))  # type: ignore[no-untyped-call]
+@pytest.mark.timeout(1200)
+def test_every_batching_of_a_short_output_is_told_alike(ending: RunningGateway, cluster: FakeCluster) -> None:
+    """Each way to cut it into messages, by both APIs: what stops it may be anywhere in a message, or across two."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{ending.grpc_port}")
+    for seed in range(NUM_SHORT_CASES):
+        case = _case(seed)
+        case = case._replace(token_ids=case.token_ids[:MAX_SHORT_TOKENS])
+        options = {"model": MODEL, "stop": case.stops, "include_stop_str_in_output": case.is_stop_shown, "seed": seed}
+        options |= {"max_tokens": len(case.token_ids), "n": 2}
+        for sizes in _compositions(len(case.token_ids)):
+            _generate(cluster, case, sizes)
+
+            _check_chats(ending, options, *case.expected)
+            _check_grpc(channel, case, seed)
+    channel.close()
+
+
+def _compositions(total: int) -> Iterator[list[int]]:
+    """Yield each list of numbers above 0 with a sum."""
+    for first in range(1, total):
+        for rest in _compositions(total - first):
+            yield [first, *rest]
+    yield [total]
+
+
+def _check_grpc(channel: grpc.Channel, case: Case, seed: int) -> None:
+    """Check two choices with and without log-probabilities."""
+    token_ids, text, reason = case.expected
+    for has_logprobs in (True, False):
+        sampling = generation.SamplingParameters(max_token_count=len(case.token_ids), seed=seed)
+        if has_logprobs:
+            sampling.top_logprob_count = 0
+        request = messages.GenerateRequest(text="x", stop=case.stops, sampling=sampling, choice_count=2)
+        request.include_stop_in_text = case.is_stop_shown
+        responses = list(GenerationServiceStub(channel).Generate(request, timeout=20))  # type: ignore[no-untyped-call]
+        for choice in range(2):
+            own = [response for response in responses if response.choice_index == choice]
+            assert [each for response in own for each in response.token_ids] == token_ids, seed
+            told = [each.token_id for response in own for each in response.logprobs]
+            assert told == (token_ids if has_logprobs else []), seed
+            assert "".join(response.text for response in own) == text, seed
+            end = own[-1].finished
+            assert end.usage.completion_token_count == len(token_ids), seed
+            assert generation.FinishReason.Name(end.reason) == f"FINISH_REASON_{reason.upper()}", seed
+            assert end.stop in (case.stops if reason == "stop" and token_ids[-1] != END else [""]), seed
 
 
 def _check_completions(
