@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 
@@ -12,11 +13,12 @@ from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.search import pricing
 from baton.capacity.search.placement_search import PlacementSearch, decides_alike
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
-from bench.microbench.placement.loaded_router import LoadedRouter
-from bench.microbench.placement.random_clusters import random_cluster, random_load, random_profile
+from bench.microbench.placement.loaded_router import LoadedRouter, random_load, random_profile
+from capacity.random_clusters import random_cluster
 from capacity.samples import node
 
-CLUSTERS_PER_TEST = 50
+CLUSTERS_PER_TEST = int(os.environ.get("BATON_CLUSTERS", "400")) // 8
+"""`BATON_CLUSTERS=10000` compares decisions on as many."""
 
 
 class CheckedSearch(PlacementSearch):

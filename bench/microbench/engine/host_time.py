@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, Delivery, Tokens, deliver
-from baton.engine.runners.base import Launched, LayerKv, Logits, Runner, Span
-from baton.engine.runners.drawing import Draws
+from baton.engine.runners.base import Launched, Logits, Runner, Span
+
+ResultT = TypeVar("ResultT")
 
 _TIMEOUT_SECONDS = 120.0
 _PROMPT_TOKENS = 8
@@ -114,7 +115,7 @@ def measure(runner: Runner, load: Load) -> Measured:
     deliveries = queue.SimpleQueue[list[Deliverable] | None]()
     meter = _Meter(load, timed, deliveries.put)
     limits = SchedulerLimits(load.batch_size, load.batch_size * (_PROMPT_TOKENS + 1), shares_prompts=False)
-    engine = Engine(timed, limits, post=meter.post)
+    engine = Engine(cast(Runner, timed), limits, post=meter.post)
     consumer = threading.Thread(target=_consume, args=(deliveries,), daemon=True)
     consumer.start()
     for request in _requests(load, runner.info.vocabulary_size):
@@ -154,52 +155,32 @@ def _consume(deliveries: queue.SimpleQueue[list[Deliverable] | None]) -> None:
         deliver(each)
 
 
-class TimedRunner(Runner):
-    """Hands everything on to another runner, which outlives the engines that close this one.
+class TimedRunner:
+    """Stands for another runner, which outlives the engines that close this one.
 
     Attributes:
-        cpu_seconds: Of the calling thread in the other runner.
+        cpu_seconds: Of the calling thread in the other runner's passes.
     """
 
     def __init__(self, runner: Runner) -> None:
-        self.info = runner.info
-        self.block_tokens = runner.block_tokens
-        self.num_blocks = runner.num_blocks
-        self.runs_ahead = runner.runs_ahead
-        self.max_launch_steps = runner.max_launch_steps
         self.cpu_seconds = 0.0
         self._runner = runner
 
-    def forward(self, spans: Sequence[Span]) -> Logits:
-        """Compute a pass."""
-        return self._runner.forward(spans)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
 
-    def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
-    ) -> Launched:
+    def launch(self, spans: Sequence[Span], *, after: Launched | None = None, **how: Any) -> Launched:
         """Begin a pass."""
-        started = time.thread_time()
         inner = after.inner if isinstance(after, TimedPass) else after
-        launched = self._runner.launch(spans, draws=draws, after=inner, num_steps=num_steps)
-        self.cpu_seconds += time.thread_time() - started
-        return TimedPass(launched, self)
+        return TimedPass(self.timed(self._runner.launch, spans, after=inner, **how), self)
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy a block."""
-        self._runner.copy_block(source, target)
-
-    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Write K and V."""
-        self._runner.write_kv(block_table, layer, start, num_tokens, kv)
-
-    def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
-        """Return K and V."""
-        return self._runner.read_kv(block_table, layer, start, num_tokens)
+    def timed(self, function: Callable[..., ResultT], *arguments: Any, **named: Any) -> ResultT:
+        """Return what a function does, and count its time."""
+        started = time.thread_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            self.cpu_seconds += time.thread_time() - started
 
     def close(self) -> None:
         """Leave the other runner as it is."""
@@ -214,17 +195,11 @@ class TimedPass:
 
     def tokens(self, step: int = 0) -> list[int]:
         """Return the tokens of a step."""
-        started = time.thread_time()
-        tokens = self.inner.tokens(step)
-        self._runner.cpu_seconds += time.thread_time() - started
-        return tokens
+        return self._runner.timed(self.inner.tokens, step)
 
     def logits(self) -> Logits:
         """Return the logits."""
-        started = time.thread_time()
-        logits = self.inner.logits()
-        self._runner.cpu_seconds += time.thread_time() - started
-        return logits
+        return self._runner.timed(self.inner.logits)
 
     def cut(self, num_steps: int) -> int:
         """Ask for no more than some steps."""

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 
+from baton.capacity.cost import NodeProfile
 from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.search.placement_search import PlacementSearch
@@ -17,7 +18,6 @@ from baton.kv.tiers import HeldPrefix
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome
 from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
-from bench.microbench.placement.random_clusters import random_load, random_profile
 
 MODEL = "llama"
 REPORT_SECONDS = 0.5
@@ -234,3 +234,25 @@ class LoadedRouter:
                     **terms,
                 )
             )
+
+
+def random_profile(rng: random.Random) -> NodeProfile:
+    """Return the profile of some machine, faster or slower by up to half."""
+    profile = PRESETS[rng.choice(sorted(PRESETS))].profile()
+    return profile.slowed(rng.uniform(0.5, 2.0), rng.uniform(0.5, 2.0))
+
+
+def random_load(rng: random.Random, max_batch_size: int, num_blocks: int) -> NodeLoad:
+    """Return the load of a busy node."""
+    num_running, num_waiting = rng.randint(0, max_batch_size), rng.choice((0, 0, rng.randint(1, 12)))
+    return NodeLoad(
+        num_waiting=num_waiting,
+        num_running=num_running,
+        num_pending_prompt_tokens=num_waiting * rng.randint(1, 4000),
+        num_free_blocks=rng.randint(-200, num_blocks),
+        mean_context_tokens=rng.uniform(1, 8000) if num_running else 0.0,
+        num_decoding=rng.randint(0, num_running),
+        num_exports=rng.choice((0, rng.randint(0, num_running + num_waiting))),
+        landing_bytes_per_second=rng.choice((0.0, 10 ** rng.uniform(8, 11))),
+        num_landing_bytes=rng.choice((0, rng.randint(0, 10**9))),
+    )

@@ -52,9 +52,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
-        "placement": Benchmark(
-            "microbench.placement", "What a decision costs the router's thread, and whether it is the reference's."
-        ),
+        "placement": Benchmark("microbench.placement", "What a decision costs the router's thread, by nodes."),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
         ),

@@ -1,4 +1,4 @@
-"""Random unlike clusters and requests, seeded: to compare two ways to decide, and to time one."""
+"""Random unlike clusters and requests, seeded: to compare two ways to decide."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from baton.capacity.cost import ModelShape, NodeProfile, PromptQueue
-from baton.capacity.hardware import PRESETS
+from baton.capacity.cost import ModelShape, PromptQueue
 from baton.capacity.kv_transfer import AUTO, Stream, WireOption, WirePolicy
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.reference_models import LLAMA_3_1_8B
@@ -23,6 +22,7 @@ from baton.capacity.snapshot import (
     TermSpread,
     TierRates,
 )
+from bench.microbench.placement.loaded_router import random_load, random_profile
 
 MAX_NODES = 12
 POLICIES: tuple[PrefillPolicy, ...] = ("cheapest", "local", "remote")
@@ -87,28 +87,6 @@ def random_request(rng: random.Random, nodes: list[NodeSnapshot]) -> PlacementRe
         excluded_node_ids=frozenset(node.node_id for node in nodes if rng.random() < 0.05),
         pins=pins,
         needs_local_prefill=rng.random() < 0.05,
-    )
-
-
-def random_profile(rng: random.Random) -> NodeProfile:
-    """Return the profile of some machine, faster or slower by up to half."""
-    profile = PRESETS[rng.choice(sorted(PRESETS))].profile()
-    return profile.slowed(rng.uniform(0.5, 2.0), rng.uniform(0.5, 2.0))
-
-
-def random_load(rng: random.Random, max_batch_size: int, num_blocks: int) -> NodeLoad:
-    """Return the load of a busy node."""
-    num_running, num_waiting = rng.randint(0, max_batch_size), rng.choice((0, 0, rng.randint(1, 12)))
-    return NodeLoad(
-        num_waiting=num_waiting,
-        num_running=num_running,
-        num_pending_prompt_tokens=num_waiting * rng.randint(1, 4000),
-        num_free_blocks=rng.randint(-200, num_blocks),
-        mean_context_tokens=rng.uniform(1, 8000) if num_running else 0.0,
-        num_decoding=rng.randint(0, num_running),
-        num_exports=rng.choice((0, rng.randint(0, num_running + num_waiting))),
-        landing_bytes_per_second=rng.choice((0.0, 10 ** rng.uniform(8, 11))),
-        num_landing_bytes=rng.choice((0, rng.randint(0, 10**9))),
     )
 
 
