@@ -15,12 +15,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from baton.gateway.api.grpc_api.answer import MAX_ENTRIES, GrpcWriter
+from baton.gateway.generation.answer_reader import AnswerReader
 from baton.gateway.generation.requests import Delta
 from baton.gateway.server import RunningGateway
+from baton.text.output_format import OutputFormat
+from baton.text.tools import Tool
 from baton.v1 import generation_pb2 as generation
 from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import CONTEXT_TOKENS, MODEL, FakeCluster, echo_token, tokens
+from gateway.grpc_answer import answers
+from gateway.tool_models import ANSWER, ARGUMENTS, FUNCTION, REASONING
 from text.tokenizer_folders import byte_level
 
 IDS = list(byte_level()("hello 😀")["input_ids"])
@@ -133,6 +138,29 @@ def test_no_message_is_larger_than_clients_take(channel: grpc.Channel, cluster: 
     assert [len(response.token_ids) for response in written] == [MAX_ENTRIES, MAX_ENTRIES, 600 - 2 * MAX_ENTRIES]
     assert "".join(response.text for response in written) == "x" * 600
     assert max(response.ByteSize() for response in written) < 4 << 20
+
+
+def test_a_client_that_was_slow_gets_the_same_calls_in_fewer_messages() -> None:
+    """Reasoning, text and calls that waited are joined, each in its field."""
+    written: list[Any] = []
+
+    async def slow(response: Any) -> None:
+        written.append(response)
+
+    async def run() -> None:
+        parser = OutputFormat("hermes", "think").parser([Tool("get_weather", FUNCTION["parameters"])])
+        assert parser is not None
+        writer = GrpcWriter(slow, lambda _: b"", lambda: AnswerReader(parser, "hermes"))
+        for letter in ANSWER:
+            writer.take(0, Delta(letter, (7,), ()))
+        writer.close()
+        await writer.run()
+
+    asyncio.run(run())
+    (answer,) = answers(written)
+    assert len(written) == -(-len(ANSWER) // MAX_ENTRIES)
+    assert (answer.text, answer.reasoning) == ("Let me see.", REASONING)
+    assert answer.called == [("get_weather", ARGUMENTS)] * 2
 
 
 @pytest.mark.parametrize("given", ["", "mine-1"])

@@ -10,7 +10,18 @@ import grpc
 import pytest
 
 from baton.v1.generation_pb2 import SamplingParameters
-from baton.v1.generation_service_pb2 import ChatMessage, Conversation, GenerateRequest, TokenSequence
+from baton.v1.generation_service_pb2 import (
+    ChatMessage,
+    Conversation,
+    CountTokensRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    TokenizeRequest,
+    TokenSequence,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from system.bad_input.refusal import Refusal, refusal_of
 from system.cluster import Cluster
@@ -26,6 +37,19 @@ def channel(demo_cluster: Cluster) -> Iterator[grpc.Channel]:
     """Return a channel to the public API."""
     with grpc.insecure_channel(demo_cluster.grpc_address) as channel:
         yield channel
+
+
+_DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+_LARGE = '{"type": "object", "description": "' + "a" * 70_000 + '"}'
+
+
+def _asking(**fields: Any) -> Conversation:
+    return Conversation(messages=[ChatMessage(role="user", content="x")], **fields)
+
+
+def _calling(arguments: str) -> Conversation:
+    call = ToolCall(id="c", name="f", arguments=arguments)
+    return Conversation(messages=[ChatMessage(role="assistant", tool_calls=[call])])
 
 
 def _tokens(*token_ids: int) -> TokenSequence:
@@ -57,6 +81,18 @@ def _conversation(role: str, content: str) -> Conversation:
         ({"text": "a", "stop": ["a"] * _MANY}, "stop"),
         ({"text": "a", "cache_salt": "a" * 129}, "cache_salt"),
         ({"text": "a", "priority": 101}, "priority"),
+        ({"text": "a", "choice_count": -1}, "choice_count"),
+        ({"text": "a", "choice_count": 17}, "choice_count"),
+        ({"conversation": _asking(tools=[Tool(name="f")] * 129)}, "conversation.tools"),
+        ({"conversation": _asking(tools=[Tool(name="f")] * 2)}, "conversation.tools[1].name"),
+        ({"conversation": _asking(tools=[Tool(name="f", parameters=_DEEP)])}, "conversation.tools[0].parameters"),
+        ({"conversation": _asking(tools=[Tool(name="f", parameters=_LARGE)])}, "conversation.tools"),
+        ({"conversation": _asking(template_arguments=_DEEP)}, "conversation.template_arguments"),
+        ({"conversation": _asking(template_arguments='{"messages": []}')}, "conversation.template_arguments.messages"),
+        ({"conversation": _asking(tool_choice=ToolChoice(name="f"))}, "conversation.tool_choice.name"),
+        ({"conversation": _asking(tool_choice=ToolChoice(mode=99))}, "conversation.tool_choice.mode"),  # type: ignore[arg-type]
+        ({"conversation": _calling(_DEEP)}, "conversation.messages[0].tool_calls[0].arguments"),
+        ({"conversation": _calling("null")}, "conversation.messages[0].tool_calls[0].arguments"),
     ],
 )
 def test_an_input_that_cannot_be_served_is_refused_by_name(
@@ -102,6 +138,26 @@ def test_more_tokens_than_the_context_are_refused(channel: grpc.Channel) -> None
     generate = GenerationServiceStub(channel).Generate  # type: ignore[no-untyped-call]
 
     assert refusal_of(generate, request) == Refusal("INVALID_ARGUMENT", "INVALID_FIELD", "text")
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("Tokenize", TokenizeRequest(), "input"),
+        ("Tokenize", TokenizeRequest(text="a" * 3_000_000), "text"),
+        ("CountTokens", CountTokensRequest(), "input"),
+        ("CountTokens", CountTokensRequest(conversation=Conversation()), "conversation.messages"),
+        ("Detokenize", DetokenizeRequest(token_ids=[1] * _MANY), "token_ids"),
+        ("Detokenize", DetokenizeRequest(token_ids=[9_999]), "token_ids"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_refused_by_name(
+    channel: grpc.Channel, method: str, request_: Any, field: str
+) -> None:
+    """As Generate refuses it."""
+    call = getattr(GenerationServiceStub(channel), method)  # type: ignore[no-untyped-call]
+
+    assert refusal_of(call, request_) == Refusal("INVALID_ARGUMENT", "INVALID_FIELD", field)
 
 
 def test_an_unknown_model_is_not_found(channel: grpc.Channel) -> None:

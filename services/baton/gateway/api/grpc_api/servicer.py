@@ -85,9 +85,7 @@ class GenerationServicer(GenerationServiceServicer):
             response = wire.TokenizeResponse(token_ids=token_ids, max_context_token_count=max_context_tokens)
             if request.include_pieces:
                 response.pieces.extend(piece or "" for piece in self._generator.preparation.pieces(token_ids))
-            if response.ByteSize() > _MAX_BYTES:
-                problem = f"its {len(token_ids)} tokens are more than one answer can tell; CountTokens counts them"
-                raise InvalidFieldError(request.WhichOneof("input") or "input", problem)
+            _check_size(response, request.WhichOneof("input") or "input", "CountTokens counts its tokens")
             return response
 
     async def Detokenize(  # noqa: N802
@@ -99,7 +97,9 @@ class GenerationServicer(GenerationServiceServicer):
                 text = await self._generator.preparation.detokenize(request.model, request.token_ids)
             except InvalidFieldError as error:
                 raise error.renamed("token_ids") from error
-            return wire.DetokenizeResponse(text=text)
+            response = wire.DetokenizeResponse(text=text)
+            _check_size(response, "token_ids", "ask for fewer at a time")
+            return response
 
     async def CountTokens(  # noqa: N802
         self, request: wire.CountTokensRequest, context: Context
@@ -221,6 +221,11 @@ class GenerationServicer(GenerationServiceServicer):
             finally:
                 note_request(server, asked, "")
                 note_request(span, asked, failure)
+
+
+def _check_size(response: wire.TokenizeResponse | wire.DetokenizeResponse, field: str, advice: str) -> None:
+    if response.ByteSize() > _MAX_BYTES:
+        raise InvalidFieldError(field, f"the answer is larger than the {_MAX_BYTES} bytes that clients take; {advice}")
 
 
 def _metadata(context: Context) -> Mapping[str, str]:
