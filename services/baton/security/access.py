@@ -115,7 +115,8 @@ class Caller:
         """
         if self.party is Party.NODE and self.node_id != node_id:
             log.warning("call_refused caller=%r node=%r", str(self), node_id[:64])
-            raise ForbiddenError(f"{self} does not speak for node {node_id[:64]}")
+            remedy = "its --node-id is the name in its certificate"
+            raise ForbiddenError(f"{self} does not speak for node {node_id[:64]}: {remedy}")
 
 
 def caller_of(common_names: Sequence[str], *, without_certificate: Party | None = None) -> Caller:
