@@ -69,6 +69,14 @@ def test_a_pass_is_for_as_many_machines_as_it_says() -> None:
     assert let_in == [True, True, False, True]
 
 
+def test_a_pass_may_be_for_one_node_alone() -> None:
+    """Whoever has it cannot take another's name."""
+    passes, shown = JoinPasses(SECRET), create_pass(SECRET, ends_at=NOW + timedelta(hours=1), node_id="mac-1")
+
+    assert not _is_let_in(passes, "mac-2", shown)
+    assert _is_let_in(passes, "mac-1", shown)
+
+
 def test_a_pass_ends() -> None:
     """The next one has a number of its own."""
     passes, ends_at = JoinPasses(SECRET), NOW + timedelta(hours=1)

@@ -79,6 +79,7 @@ def token(
     folder: FOLDER,
     hours: Annotated[float, typer.Option(min=0.01, max=8760, help="Hours for which it holds.")] = 24.0,
     machines: Annotated[int, typer.Option(min=1, max=9999, help="Machines that it lets in.")] = 1,
+    node: Annotated[str, typer.Option(help="Node id that it is for; else any that the assignments allow.")] = "",
 ) -> None:
     """Print a token by which machines join: a pass, and the authority by which they know the router."""
     from baton.security.join_token import JoinToken, create_pass, first_certificate, read_secret
@@ -88,7 +89,7 @@ def token(
     except OSError as error:
         raise ConfigurationError(f"authority: {error}") from error
     ends_at = datetime.now(UTC) + timedelta(hours=hours)
-    shown = create_pass(read_secret(folder / "join.secret"), ends_at=ends_at, num_machines=machines)
+    shown = create_pass(read_secret(folder / "join.secret"), ends_at=ends_at, num_machines=machines, node_id=node)
     print(JoinToken(shown, authority).text)
 
 

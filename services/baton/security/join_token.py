@@ -62,10 +62,10 @@ def parse_join_token(text: str) -> JoinToken:
     return JoinToken(secret, ssl.DER_cert_to_PEM_cert(der).encode("ascii"))
 
 
-def create_pass(secret: str, *, ends_at: datetime, num_machines: int = 1) -> str:
-    """Return a pass for so many machines, 1 to 9999, that holds until then."""
+def create_pass(secret: str, *, ends_at: datetime, num_machines: int = 1, node_id: str = "") -> str:
+    """Return a pass for so many machines, 1 to 9999, that holds until then; with an id, for the node of that alone."""
     said = f"{round(ends_at.timestamp())}-{num_machines}-{secrets.token_hex(16)}"
-    return f"{said}-{_code(secret, said)}"
+    return f"{said}-{_code(secret, said + node_id)}"
 
 
 class JoinPasses:
@@ -91,8 +91,9 @@ class JoinPasses:
             AuthenticationError: If the pass is none of the deployment's, has ended, or is used up.
         """
         match = _PASS.fullmatch(shown)
-        if match is None or not hmac.compare_digest(_code(self._secret, match["said"]), match["code"]):
-            raise _refused("is not of this deployment")
+        codes = [_code(self._secret, match["said"] + name) for name in ("", node_id)] if match else []
+        if match is None or not any(hmac.compare_digest(code, match["code"]) for code in codes):
+            raise _refused("is not of this deployment, or for another machine")
         if now.timestamp() >= int(match["end"]):
             end = datetime.fromtimestamp(int(match["end"]), UTC)
             raise _refused(f"has held until {end:%Y-%m-%d %H:%M} UTC: ask for another (`baton authority token`)")
@@ -119,7 +120,7 @@ def _refused(problem: str) -> AuthenticationError:
 
 
 def _code(secret: str, said: str) -> str:
-    return hmac.digest(secret.encode("ascii"), said.encode("ascii"), "sha256").hex()
+    return hmac.digest(secret.encode("ascii"), said.encode("utf-8"), "sha256").hex()
 
 
 def create_secret() -> str:
