@@ -29,6 +29,14 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
 {{- end }}
 {{- end -}}
 
+{{/* Names by which clients call the gateway, beside those that no stranger can have: a route without any has all. */}}
+{{- define "baton.gateway.hosts" -}}
+{{- $hosts := list (printf "%s-gateway.%s" (include "baton.fullname" .) .Release.Namespace) -}}
+{{- with .Values.gateway.ingress }}{{ if .enabled }}{{ $hosts = concat $hosts .hosts }}{{ end }}{{ end -}}
+{{- with .Values.gateway.httpRoute }}{{ if .enabled }}{{ $hosts = concat $hosts (.hostnames | default (list "*")) }}{{ end }}{{ end -}}
+{{ join "," $hosts }}
+{{- end -}}
+
 {{- define "baton.gateway" -}}
 {{- $values := .Values.gateway -}}
 {{- $source := $values.modelSource | default .Values.model.source -}}
@@ -77,6 +85,9 @@ args:
   {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
   {{- . | nindent 2 }}
+  {{- end }}
+  {{- if not (hasKey $values.settings "allowedHosts") }}
+  - "--allowed-hosts={{ include "baton.gateway.hosts" . }}"
   {{- end }}
 values: {{ toJson $values }}
 {{- end -}}

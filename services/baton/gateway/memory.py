@@ -16,6 +16,8 @@ TOKENIZING_BYTES = 240
 """Memory that a byte of text takes while it is tokenized: 207 to 225 were measured, where each is a token."""
 HOLDING_BYTES = 16
 """Memory that a byte of a body takes until its answer has ended: text, tokens and messages made of it."""
+LONG_CHARACTERS = 64 << 10
+"""Characters, or tokens, above which a prompt is long: such are tokenized one at a time."""
 MOST_BODY_BYTES, LEAST_BODY_BYTES = 8 << 20, 64 << 10
 """Bounds of the largest body where nobody says how large it may be."""
 _MOST_BODIES, _LEAST_BODIES = 1024, 4
@@ -51,7 +53,7 @@ def memory_of(settings: GatewaySettings, memory: Memory, machine: Memory) -> Gat
         ConfigurationError: If `max_body_bytes` was given and does not fit; the message has the sum.
     """
     given = None if settings.max_body_bytes == "auto" else settings.max_body_bytes
-    body_cost = settings.tokenizer_threads * TOKENIZING_BYTES
+    body_cost = TOKENIZING_BYTES  # long ones are tokenized one at a time, beside short ones in the other threads
     largest = MOST_BODY_BYTES if given is None else given
     claims = [
         Claim(
@@ -66,6 +68,8 @@ def memory_of(settings: GatewaySettings, memory: Memory, machine: Memory) -> Gat
             _LEAST_BODIES * (given or LEAST_BODY_BYTES) * HOLDING_BYTES,
         ),
     ]
+    short_bytes = settings.tokenizer_threads * LONG_CHARACTERS * TOKENIZING_BYTES
+    claims.append(Claim("short prompts", short_bytes, short_bytes, given_bytes=short_bytes))
     room = room_in(memory, machine)
     room = room._replace(num_bytes=room.num_bytes // settings.processes)
     try:

@@ -13,6 +13,7 @@ from baton.gateway.access.admission import AccessControl, AccessLog, Admission, 
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
 from baton.gateway.access.grpc_keys import KeyInterceptor
+from baton.gateway.access.hosts import Hosts
 from baton.gateway.access.key_limits import KeyLimits
 from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.api.exo.bench import BenchEndpoint
@@ -33,7 +34,7 @@ from baton.gateway.generation.preparation import Preparation
 from baton.gateway.http.connection import HttpLimits
 from baton.gateway.http.content_coding import BodyInflater
 from baton.gateway.http.messages import HeldBytes
-from baton.gateway.http.server import HttpServer, raise_open_files_limit
+from baton.gateway.http.server import HttpServer, open_files_limit, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
@@ -94,9 +95,7 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
 async def _run(
     settings: GatewaySettings, links: NodeLinks, metrics: Metrics, scrape: Scrape
 ) -> AsyncIterator[RunningGateway]:
-    keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
-    if keys is not None:
-        keys.load()
+    keys = _api_keys(settings)
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
     clock = asyncio.get_running_loop().time
@@ -141,7 +140,8 @@ async def _run(
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)
         cors, scheme = Cors(origins) if origins else None, "https" if settings.https_cert_file else "http"
-        rest = RestApi(endpoints, access, cors, inflater, is_strict=settings.strict, scheme=scheme)
+        hosts = Hosts(["*"] if settings.https_cert_file else split_addresses(settings.allowed_hosts))
+        rest = RestApi(endpoints, access, cors, hosts, inflater, is_strict=settings.strict, scheme=scheme)
         address = host_port(settings.grpc_host, settings.grpc_port)
         servicer = GenerationServicer(generator, catalog, access, held, address)
         limits = _http_limits(settings, memory.max_body_bytes)
@@ -228,6 +228,14 @@ def _model_format(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutpu
     return ModelOutputFormat(tokenizer, output_format)
 
 
+def _api_keys(settings: GatewaySettings) -> ApiKeys | None:
+    if settings.api_keys_file is None:
+        return None
+    keys = ApiKeys(settings.api_keys_file, earliest_priority=settings.key_earliest_priority)
+    keys.load()
+    return keys
+
+
 def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits | None:
     requests_per_minute, max_requests = settings.key_requests_per_minute, settings.key_max_concurrent_requests
     if requests_per_minute == max_requests == 0:
@@ -258,4 +266,6 @@ def _http_limits(settings: GatewaySettings, max_body_bytes: int) -> HttpLimits:
         keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
         slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
         stream_idle_seconds=settings.stream_idle_seconds,
+        max_connections=min(settings.max_connections, open_files_limit() * 3 // 4),
+        max_address_connections=settings.max_address_connections,
     )

@@ -39,7 +39,7 @@ class ChatModelSettings(ServiceSettings):
     reasoning_parser: str = "auto"
     """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
-    """Threads that render templates, tokenize and hash."""
+    """Threads that render templates, tokenize and hash; texts above 64 KiB have one of their own beside them."""
 
     @property
     def served_name(self) -> str:
@@ -123,10 +123,18 @@ class ClientSettings(ServiceSettings):
     """
     key_max_concurrent_requests: int = Field(default=0, ge=0)
     """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
+    key_earliest_priority: int = Field(default=0, ge=-100, le=100)
+    """Earliest `priority` of requests whose API key is no administrator's; an earlier one is taken for this."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in work at once; more are refused with 429."""
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
+    allowed_hosts: str = ""
+    """Comma-separated names by which clients may call the REST API, `*`: any; what others ask for is refused with 421.
+
+    Addresses, names without a domain, this machine's and those of private networks (.local, .internal, .svc) are taken
+    anyway, and over HTTPS of its own all: no page of a stranger can have such a name point here.
+    """
     strict: bool = False
     """Whether fields that are not served, also unknown ones and hints, are refused with 400.
 
@@ -254,7 +262,7 @@ class GrpcSettings(ServiceSettings):
 
 
 class HttpSettings(ServiceSettings):
-    """Bounds of a connection to the REST API."""
+    """Bounds of connections to the REST API."""
 
     group: ClassVar[str] = "HTTP limits"
     dropped: ClassVar[Mapping[str, str]] = {
@@ -265,6 +273,10 @@ class HttpSettings(ServiceSettings):
     max_body_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Largest request body, in gRPC largest message; more is refused with 413; auto: 8 MiB, or less where memory has no
     room for its tokens: 240 bytes each."""
+    max_connections: int = Field(default=8192, ge=1)
+    """Connections at once, and never more than three quarters of the files that may be open; more are closed."""
+    max_address_connections: int = Field(default=4096, ge=1)
+    """The same of one address; lower it where clients come without a proxy."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """Time from the first byte of a request to the end of its head; more is refused with 408."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -21,6 +21,9 @@ RELOAD_SECONDS = 1.0
 
 _LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})(?P<admin>\s+admin)?")
 
+EARLIEST_PRIORITY = -100
+"""The first of all turns; administrators may have it."""
+
 
 class ApiKey(NamedTuple):
     """What is known of a key; the key itself is forgotten."""
@@ -31,6 +34,8 @@ class ApiKey(NamedTuple):
     """Whether it may ask what is about the cluster rather than about the model."""
     digest: bytes = b""
     """By which it is known again; empty where there are no keys."""
+    earliest_priority: int = EARLIEST_PRIORITY
+    """Of its requests: an earlier one is taken for this."""
 
 
 class _Stamp(NamedTuple):
@@ -47,10 +52,15 @@ class ApiKeys:
     The file has one `name:key` per line, with ` admin` behind it for an administrator's; `#` begins a comment line. A
     name may have several keys, for the time in which one replaces another. Invariant: there is always the last good
     state of the file; a bad one changes nothing.
+
+    Args:
+        path: The file.
+        earliest_priority: Of requests of keys that are no administrator's.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, earliest_priority: int = 0) -> None:
         self._path = path
+        self._earliest_priority = earliest_priority
         self._secret = secrets.token_bytes(32)
         self._keys: dict[bytes, ApiKey] = {}
         self._stamp: _Stamp | None = None
@@ -129,7 +139,9 @@ class ApiKeys:
             digest = self._digest(match["key"])
             if digest in keys:
                 raise ConfigurationError(f"api_keys_file: line {number} of {self._path} repeats a key")
-            keys[digest] = ApiKey(match["name"], match["admin"] is not None, digest)
+            is_admin = match["admin"] is not None
+            priority = EARLIEST_PRIORITY if is_admin else self._earliest_priority
+            keys[digest] = ApiKey(match["name"], is_admin, digest, priority)
         if not keys:
             raise ConfigurationError(f"api_keys_file: {self._path} has no keys")
         return keys

@@ -22,6 +22,7 @@ from baton.gateway.access.admission import (
 )
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.cors import Cors
+from baton.gateway.access.hosts import Hosts
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS, is_anthropic
 from baton.gateway.api.body import decode_body
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
@@ -47,6 +48,7 @@ class RestApi:
         endpoints: Sequence[Endpoint],
         access: AccessControl,
         cors: Cors | None,
+        hosts: Hosts,
         inflater: BodyInflater,
         *,
         is_strict: bool = False,
@@ -58,6 +60,7 @@ class RestApi:
             endpoints: All that is served.
             access: Who may ask.
             cors: What pages of other origins may read; None: nothing.
+            hosts: Names by which it may be asked, unless it is whether it lives.
             inflater: Inflates what comes compressed.
             is_strict: Whether a request is refused where something of it would be left out.
             scheme: Of the URLs that are served, for traces.
@@ -65,6 +68,7 @@ class RestApi:
         self._scheme = scheme
         self._access = access
         self._cors = cors
+        self._hosts = hosts
         self._inflater = inflater
         self._is_strict = is_strict
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
@@ -129,6 +133,9 @@ class RestApi:
         """
         access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
         if access is not Access.OPEN:
+            if not self._hosts.is_own(host := request.headers.get("host", "")):
+                text = f"This gateway is not called {host[:256]!r}: whoever runs it can say so with --allowed-hosts"
+                raise ApiError(421, text, code="unknown_host")
             key = self._access.authenticate(request.headers)
             if access is Access.ADMIN and not key.is_admin:
                 raise ApiError(403, f"{request.path} needs the API key of an administrator", code="admin_key_needed")

@@ -151,7 +151,7 @@ class TokenStreams:
             placement=placement,
             timeout=duration_from_seconds(self._seconds_left(generation)),
             cache_salt=prompt.request.cache_salt,
-            priority=prompt.request.priority,
+            priority=generation.priority,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
             wants_kv_timeline=generation.wants_kv_timeline,
         )

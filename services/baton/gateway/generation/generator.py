@@ -82,6 +82,7 @@ class TextGenerator:
             begun_seconds=asyncio.get_running_loop().time(),
             tenant=context.key_name,
             objectives=context.objectives,
+            priority=max(prompt.request.priority, context.key.earliest_priority),
         )
         observer = GenerationObserver(generation, context, self._metrics, self._journal, is_first_choice=choice == 0)
         take_delta = _drop if prompt.request.is_output_dropped else on_delta

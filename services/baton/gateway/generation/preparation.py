@@ -6,7 +6,6 @@ import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from baton.errors import InvalidFieldError
 from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.cluster.router_client import ModelCatalog, ServedModel
+from baton.gateway.generation.prompt_threads import PromptThreads, num_characters
 from baton.gateway.generation.requests import (
     ChatPrompt,
     GenerationRequest,
@@ -28,8 +28,12 @@ from baton.text.output_format import ModelOutputFormat
 from baton.text.tokenizer import Tokenizer
 from baton.v1.generation_pb2 import SamplingParameters
 
-MAX_BYTES_PER_TOKEN = 256
-"""A text with more bytes than this per token of context cannot fit, and is refused before it costs anything."""
+MAX_BYTES_PER_TOKEN = 64
+"""A text with more bytes than this per token of context does not fit, and is refused before it costs anything."""
+_DOUBTFUL_CHARACTERS_PER_TOKEN = 16
+_TRIED_CHARACTERS_PER_TOKEN = 8
+_LEAST_EXCESS = 1.25
+"""Where so much of a text as is tried alone exceeds the context by this factor, the whole is not tokenized."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 """Longest stop string: as much text may have to be held back."""
@@ -109,7 +113,7 @@ class Preparation:
         """How the model writes calls and reasoning."""
         self._tokenizer = tokenizer
         self._catalog = catalog
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+        self._threads = PromptThreads(num_threads)
 
     async def prepare(self, request: GenerationRequest, tenant: str) -> PreparedPrompt:
         """Return the request with everything that placing needs.
@@ -132,7 +136,7 @@ class Preparation:
         request = replace(request, cache_salt=self._tenants.salt_of(tenant, request.cache_salt))
         model = await self._catalog.model(request.model)
         _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)
+        return await self._threads.run(request.prompt, partial(self._prepare, request, model, arrival_seconds))
 
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
@@ -147,8 +151,7 @@ class Preparation:
             UnavailableError: If no node serves it.
         """
         model = await self._catalog.model(model_name or self._catalog.model_name)
-        loop = asyncio.get_running_loop()
-        token_ids = await loop.run_in_executor(self._threads, self._tokenize, prompt, model)
+        token_ids = await self._threads.run(prompt, partial(self._tokenize, prompt, model))
         return Tokenization(token_ids, model.max_context_tokens)
 
     async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
@@ -164,7 +167,7 @@ class Preparation:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
         _check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
         decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+        return await self._threads.run(TokenPrompt(token_ids), decode)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str | None]:
         """Return tokens as the vocabulary writes them."""
@@ -172,10 +175,11 @@ class Preparation:
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
         text = self._text(request.prompt, model)
+        self._check_may_fit(request.prompt, text, model)
         token_ids = self._tokens(request.prompt, text, model)
         if not token_ids:
             raise InvalidFieldError("prompt", "expected at least one token")
@@ -237,6 +241,15 @@ class Preparation:
             continue_final_message=prompt.continue_final_message,
         )
 
+    def _check_may_fit(self, prompt: Prompt, text: str, model: ServedModel) -> None:
+        """Refuse a text of which a part is too long already: tokenizing a megabyte in vain takes half a second."""
+        context_tokens = model.max_context_tokens
+        if isinstance(prompt, TokenPrompt) or len(text) <= _DOUBTFUL_CHARACTERS_PER_TOKEN * context_tokens:
+            return
+        tried = self._tokenizer.encode(text[: _TRIED_CHARACTERS_PER_TOKEN * context_tokens], add_special_tokens=False)
+        if len(tried) > _LEAST_EXCESS * context_tokens:
+            raise _far_too_long(prompt, model)
+
     def _tokens(self, prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
         if not isinstance(prompt, TokenPrompt):
             return self._tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
@@ -249,18 +262,15 @@ def _check_prompt_bytes(prompt: Prompt, model: ServedModel) -> None:
         num_bytes = len(prompt.token_ids)
         limit = model.max_context_tokens
     else:
-        num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else _num_characters(prompt)
+        num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else num_characters(prompt)
         limit = model.max_context_tokens * MAX_BYTES_PER_TOKEN
     if num_bytes > limit:
-        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-        raise ContextLengthError(field, model.max_context_tokens, bound=model.context_bound)
+        raise _far_too_long(prompt, model)
 
 
-def _num_characters(prompt: ChatPrompt) -> int:
-    """Return the size of what is rendered for the model, tools included."""
-    texts = (value for turn in prompt.messages for value in turn.values())
-    num_characters = sum(len(text) for text in texts if isinstance(text, str))
-    return num_characters + sum(len(str(tool.parameters)) for tool in prompt.tools)
+def _far_too_long(prompt: Prompt, model: ServedModel) -> ContextLengthError:
+    field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+    return ContextLengthError(field, model.max_context_tokens, bound=model.context_bound)
 
 
 def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model: ServedModel) -> SamplingParameters:

@@ -165,6 +165,8 @@ class GenerationState:
     """Name of the API key that it is for; empty without keys."""
     objectives: Objectives = Objectives()
     """What the client wants of its latency."""
+    priority: int = 0
+    """Whose turn it is; lower is earlier."""
     output_token_ids: list[int] = field(default_factory=list)
     """Tokens delivered."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)

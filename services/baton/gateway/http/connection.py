@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
@@ -51,6 +52,8 @@ class HttpLimits:
     keep_alive_timeout_seconds: float
     slow_client_timeout_seconds: float
     stream_idle_seconds: float
+    max_connections: int = sys.maxsize
+    max_address_connections: int = sys.maxsize
 
 
 class HttpConnection(asyncio.Protocol):
@@ -66,7 +69,12 @@ class HttpConnection(asyncio.Protocol):
         limits: HttpLimits,
         connections: Connections,
         tasks: asyncio.TaskGroup,
+        host: str,
     ) -> None:
+        self.host = host
+        """Address of the client."""
+        self.is_made = False
+        """Whether it has been opened: its handshake is over."""
         self._handler = handler
         self._error_body = error_body
         self._limits = limits
@@ -98,6 +106,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
+        self.is_made = True
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connections.add(self)
@@ -146,6 +155,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """End: whatever works for this client is cancelled."""
         self._connections.discard(self)
+        self._connections.leave(self.host)
         self._stop_timer()
         self._stop_slow_timer()
         self._on_writable.clear()
@@ -312,15 +322,37 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """The open connections of a server; each adds and removes itself."""
+    """The connections of a server: each is counted from its acceptance on, and when it is open, adds itself.
 
-    def __init__(self, held: HeldBytes) -> None:
+    Args:
+        held: Bytes of requests, over all of them.
+        limits: How many there may be.
+    """
+
+    def __init__(self, held: HeldBytes, limits: HttpLimits) -> None:
         self.held = held
         """Bytes of requests, over all of them."""
+        self._limits = limits
+        self._num_of_host: Counter[str] = Counter()
         self.is_leaving = False
         """Whether every answer ends its connection: the server stops soon."""
         self._open: set[HttpConnection] = set()
         self._is_empty = asyncio.Event()
+
+    def enter(self, host: str) -> bool:
+        """Count a connection from an address, unless there are too many; return whether it was counted."""
+        limits = self._limits
+        is_full = self._num_of_host.total() >= limits.max_connections
+        if is_full or self._num_of_host[host] >= limits.max_address_connections:
+            return False
+        self._num_of_host[host] += 1
+        return True
+
+    def leave(self, host: str) -> None:
+        """Count a connection from an address no more."""
+        self._num_of_host[host] -= 1
+        if not self._num_of_host[host]:
+            del self._num_of_host[host]
 
     def add(self, connection: HttpConnection) -> None:
         """Note a connection."""

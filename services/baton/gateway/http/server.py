@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import socket
 import ssl
-from functools import partial
+import sys
 from types import TracebackType
 
 from baton.errors import ConfigurationError
@@ -16,6 +18,9 @@ from baton.gateway.http.messages import HeldBytes
 log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_MOST_AT_ONCE = 64
+"""Connections accepted in one turn of the event loop."""
+_RETRY_SECONDS = 0.1
 
 
 class HttpServer:
@@ -35,9 +40,12 @@ class HttpServer:
         self._handler = handler
         self._error_body = error_body
         self._limits = limits
-        self._connections = Connections(held or HeldBytes(limits.max_body_bytes))
+        self._connections = Connections(held or HeldBytes(limits.max_body_bytes), limits)
         self._tasks = asyncio.TaskGroup()
         self._server: asyncio.Server | None = None
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._told_refusal_at = -math.inf
         self.port = 0
 
     async def __aenter__(self) -> HttpServer:
@@ -47,8 +55,7 @@ class HttpServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._stop_accepting()
         for connection in self._connections.all():
             connection.abort()
         # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
@@ -67,21 +74,20 @@ class HttpServer:
             ConfigurationError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        connect = partial(HttpConnection, self._handler, self._error_body, self._limits, self._connections, self._tasks)
-        handshake_seconds = self._limits.header_timeout_seconds if tls else None
         try:
+            # It binds, and never accepts: what it has accepted would be counted after its handshake, not before.
             self._server = await loop.create_server(
-                connect,
-                host,
-                port,
-                backlog=_BACKLOG,
-                reuse_port=is_shared or None,
-                ssl=tls,
-                ssl_handshake_timeout=handshake_seconds,
+                asyncio.Protocol, host, port, reuse_port=is_shared or None, start_serving=False
             )
+            self._listeners = [each.dup() for each in self._server.sockets]
+            for listener in self._listeners:
+                listener.setblocking(False)
+                listener.listen(_BACKLOG)
         except OSError as error:
             raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        for listener in self._listeners:
+            self._accepting.add(self._tasks.create_task(self._accept(listener, tls)))
+        self.port = int(self._listeners[0].getsockname()[1])
         log.info("http_listening host=%s port=%d tls=%s", host, self.port, tls is not None)
         return self.port
 
@@ -96,7 +102,7 @@ class HttpServer:
         assert self._server is not None
         self._connections.is_leaving = True
         await asyncio.sleep(pause_seconds)
-        self._server.close()
+        self._stop_accepting()
         for connection in self._connections.all():
             connection.close_when_idle()
         with contextlib.suppress(TimeoutError):
@@ -105,6 +111,67 @@ class HttpServer:
         for connection in self._connections.all():
             connection.abort()
         log.info("http_stopped port=%d", self.port)
+
+    def _stop_accepting(self) -> None:
+        """Take no connection any more; those in their handshake are closed."""
+        for task in self._accepting:
+            task.cancel()
+        for listener in self._listeners:
+            listener.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                for _ in range(_MOST_AT_ONCE):
+                    sock, address = await loop.sock_accept(listener)
+                    self._take(sock, str(address[0]), tls)
+            except OSError as error:  # out of file descriptors, say: others may be closed meanwhile
+                log.warning("http_accept_failed cause=%r", str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(0)  # there may be thousands, none of which has to be waited for
+
+    def _take(self, sock: socket.socket, host: str, tls: ssl.SSLContext | None) -> None:
+        """Open a connection, unless there are too many."""
+        if self._connections.enter(host):
+            task = self._tasks.create_task(self._open(sock, host, tls))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+            return
+        sock.close()
+        now = asyncio.get_running_loop().time()
+        if now - self._told_refusal_at >= 1:
+            self._told_refusal_at = now
+            log.warning("http_connections_refused host=%s", host)
+
+    async def _open(self, sock: socket.socket, host: str, tls: ssl.SSLContext | None) -> None:
+        connection = HttpConnection(self._handler, self._error_body, self._limits, self._connections, self._tasks, host)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=tls,
+                ssl_handshake_timeout=self._limits.header_timeout_seconds if tls else None,
+            )
+        except OSError as error:  # of the handshake, its time included
+            log.debug("http_handshake_failed host=%s cause=%r", host, str(error))
+        finally:
+            if not connection.is_made:
+                sock.close()
+                self._connections.leave(host)
+
+
+def open_files_limit() -> int:
+    """Return how many files this process may have open; a great number where the system has no such limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files_limit() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.frame_door import PREFILL_PATH, frame, is_closed, open_node, opening, taken
+from attacks.frames.door import PREFILL_PATH, frame, is_closed, open_node, opening, taken
 from attacks.victims import MIB, full
 from baton.grpc_sockets.frames import ErrorCode, FrameType
 from baton.grpc_sockets.limits import Limits

@@ -6,7 +6,7 @@ from itertools import repeat
 
 import pytest
 
-from attacks.http_door import AUTHORIZED, HttpDoor, head
+from attacks.http.door import AUTHORIZED, HttpDoor, head
 from attacks.victims import MIB, full
 
 CHUNKS = b"2\r\nxx\r\n" * 8192

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from attacks.frame_door import SECONDS, frame, is_closed, open_node, opening, streams
+from attacks.frames.door import SECONDS, frame, is_closed, open_node, opening, streams
 from attacks.victims import MIB, full
 from baton.grpc_sockets.client import ClientConnection
 from baton.grpc_sockets.frames import ErrorCode, FrameType

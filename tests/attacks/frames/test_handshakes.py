@@ -9,7 +9,7 @@ import time
 import pytest
 import trustme
 
-from attacks.frame_door import is_closed
+from attacks.frames.door import is_closed
 from baton.grpc_sockets.frames import PREFACE, pack_header
 from baton.grpc_sockets.limits import ServerLimits, Timing
 from baton.grpc_sockets.server_connection import ServerCall

@@ -6,7 +6,7 @@ from itertools import repeat
 
 import pytest
 
-from attacks.http_door import AUTHORIZED, HttpDoor, all_of, head
+from attacks.http.door import AUTHORIZED, HttpDoor, all_of, head
 from attacks.victims import MIB, full
 from baton.gateway.http.messages import HeldBytes, HttpError, RequestReader
 

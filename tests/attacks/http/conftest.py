@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.http_door import HttpDoor, open_gateway
+from attacks.http.door import HttpDoor, open_gateway
 from text.tokenizer_folders import byte_level, save
 
 

@@ -1,0 +1,85 @@
+"""Finding 13: one giant prompt, refused afterwards, keeps everybody from the tokenizer for half a second and more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from baton.gateway.generation.prompt_threads import PromptThreads
+from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from baton.gateway.memory import LONG_CHARACTERS
+from baton.text.tokenizer import Tokenizer
+from gateway.fake_cluster import CONTEXT_TOKENS, MODEL, FakeCluster, Loop
+from gateway.http.raw_client import exchange, post, status_of
+from text.tokenizer_folders import byte_level, save
+
+SECONDS = 60.0
+LONG: dict[str, Prompt] = {
+    "text": TextPrompt("x" * (LONG_CHARACTERS + 1)),
+    "tokens": TokenPrompt([1] * (LONG_CHARACTERS + 1)),
+    "conversation": ChatPrompt(({"role": "user", "content": "x" * (LONG_CHARACTERS + 1)},)),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_short_prompts_pass_long_ones(kind: str) -> None:
+    """However many of those there are, and with one thread for short ones."""
+    may_end = threading.Event()
+
+    def tokenize() -> str:
+        assert may_end.wait(SECONDS)
+        return "long"
+
+    async def run() -> None:
+        threads = PromptThreads(1)
+        waiting = [asyncio.ensure_future(threads.run(LONG[kind], tokenize)) for _ in range(4)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(SECONDS):
+            assert await threads.run(TextPrompt("x" * LONG_CHARACTERS), lambda: "short") == "short"
+            may_end.set()
+            assert await asyncio.gather(*waiting) == ["long"] * 4
+        threads.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of texts that are tokenized."""
+    sizes: list[int] = []
+    encode = Tokenizer.encode
+
+    def count(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        sizes.append(len(text))
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode", count)
+    return sizes
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Run an event loop in a thread."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+def test_a_prompt_that_cannot_fit_is_not_tokenized(loop: Loop, tmp_path: Path, texts: list[int]) -> None:
+    """A part of it, if that: what was refused after half a second is refused at once."""
+    sizes = [17 * CONTEXT_TOKENS, 64 * CONTEXT_TOKENS, 65 * CONTEXT_TOKENS]
+    with loop.running(FakeCluster(save(byte_level(), tmp_path))) as gateway:
+        texts.clear()
+        for size in sizes:
+            body = json.dumps({"model": MODEL, "prompt": "x" * size, "max_tokens": 1}).encode()
+            answer = exchange(gateway, post("/v1/completions", body, "connection: close"))
+
+            assert status_of(answer) == 400
+            assert b"context" in answer
+
+    assert texts == [8 * CONTEXT_TOKENS] * 2

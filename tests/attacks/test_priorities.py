@@ -1,0 +1,59 @@
+"""Finding 12: any client may say `priority: -100`, which is 500 seconds ahead of everybody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from baton.v1.generation_pb2 import SamplingParameters
+from baton.v1.generation_service_pb2 import GenerateRequest
+from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
+from gateway.fake_cluster import MODEL, FakeCluster, Loop
+from gateway.http.raw_client import completion, exchange, post, status_of
+from text.tokenizer_folders import byte_level, save
+
+ASKED = [-100, -1, 5]
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Run an event loop in a thread."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+def test_only_administrators_go_ahead_of_others(loop: Loop, tmp_path: Path) -> None:
+    """By every API; who waits longer than he must may."""
+    keys = tmp_path / "keys"
+    keys.write_text("bob:b-key\noperator:o-key admin\n")
+    cluster = FakeCluster(save(byte_level(), tmp_path))
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with (
+        loop.running(cluster, api_keys_file=keys, key_earliest_priority=-1) as gateway,
+        grpc.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel,
+    ):
+        generate = GenerationServiceStub(channel).Generate  # type: ignore[no-untyped-call]
+        for key in ("b-key", "o-key"):
+            for priority in ASKED:
+                bodies = {
+                    "/v1/completions": completion(priority=priority),
+                    "/v1/chat/completions": json.dumps({**chat, "priority": priority}).encode(),
+                }
+                for path, body in bodies.items():
+                    request = post(path, body, f"authorization: Bearer {key}", "connection: close")
+                    assert status_of(exchange(gateway, request)) in (200, 400)
+                sampling = SamplingParameters(max_token_count=1)
+                asked = GenerateRequest(model=MODEL, text="hi", priority=priority, sampling=sampling)
+                assert list(generate(asked, metadata=[("authorization", f"Bearer {key}")], timeout=60))
+        taken = [request.priority for node in cluster.decodes for request in node.requests]
+
+    num_apis = len(taken) // (2 * len(ASKED))
+    assert num_apis >= 2
+    assert taken == [max(-1, each) for each in ASKED for _ in range(num_apis)] + [
+        each for each in ASKED for _ in range(num_apis)
+    ]

@@ -1,0 +1,52 @@
+"""Names by which a gateway may be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.gateway.access.hosts import Hosts
+
+OWN = [
+    "127.0.0.1",
+    "127.0.0.1:8000",
+    "192.168.1.5:80",
+    "[::1]",
+    "[fe80::1]:8000",
+    "localhost:8000",
+    "a.localhost",
+    "baton-gateway",
+    "baton-gateway.prod.svc:80",
+    "baton-gateway.prod.svc.cluster.local",
+    "Studio.local:8000",
+    "box.corp.example:8000",
+    "llm.example.com",
+    "LLM.example.com.:443",
+    "a.wild.example",
+    "a.b.wild.example:443",
+    "",
+]
+STRANGE = [
+    "evil.example",
+    "127.0.0.1.evil.example",
+    "evil.example:8000",
+    "llm.example.com.evil.example",
+    "a.llm.example.com",
+    "local.evil.example",
+    "wild.example.evil.example",
+    "evilwild.example",
+    "[evil.example]",
+    "x@evil.example",
+]
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_addresses_private_names_and_those_that_were_given_are_own(host: str) -> None:
+    """With a port or without."""
+    assert Hosts(["llm.example.com", "*.wild.example"], own_name="box.corp.example").is_own(host)
+
+
+@pytest.mark.parametrize("host", STRANGE)
+def test_a_name_that_a_stranger_may_have_registered_is_not(host: str) -> None:
+    """Unless any is."""
+    assert not Hosts(["llm.example.com", "*.wild.example"], own_name="box").is_own(host)
+    assert Hosts(["*"], own_name="box").is_own(host)
