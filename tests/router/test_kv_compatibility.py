@@ -95,13 +95,6 @@ def test_an_operator_who_names_the_format_permits_its_loss() -> None:
     assert "loses" in mismatch(prefiller, decoder, WirePolicy("fp8", "fp8"))
 
 
-def test_the_cause_of_a_pool_travels_in_the_description() -> None:
-    """From the node to whoever asks a router for its nodes."""
-    told = replace(MAC, num_blocks_cause="the usual number on a CPU")
-
-    assert description_from_proto(description_to_proto(told)).num_blocks_cause == told.num_blocks_cause
-
-
 def test_abilities_travel_in_the_description() -> None:
     """What was not measured stays so; a format that this process does not know is left out."""
     message = description_to_proto(SENDER)

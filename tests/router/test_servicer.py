@@ -708,7 +708,7 @@ def test_what_a_node_says_is_shown_as_it_came() -> None:
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         call = stub.Register()  # type: ignore[no-untyped-call]
         message = description_to_proto(MAC)
-        message.model_context_token_count = 131_072
+        message.model_context_token_count, message.block_count_cause = 131_072, "the usual number on a CPU"
         await call.write(messages.RegisterRequest(node=message))
         system = node_pb2.SystemSample(gpu_usage=0.5, power_watts=30)
         await call.write(messages.RegisterRequest(load=node_pb2.LoadReport(system=system)))
@@ -718,6 +718,7 @@ def test_what_a_node_says_is_shown_as_it_came() -> None:
                 break
 
         assert state.node.model_context_token_count == 131_072
+        assert state.node.block_count_cause == "the usual number on a CPU"
         assert state.load.system == system
         assert not state.load.system.HasField("temperature_celsius")
 

@@ -147,19 +147,14 @@ class LoadedRouter:
                 epoch=1,
                 role=role,
                 address="127.0.0.1:1",
-                engine="mock",
-                device="mock",
                 model_id=MODEL,
                 layout=_LAYOUT,
                 shape=LLAMA_3_1_8B,
                 profile=profile,
-                profile_source="declared",
                 num_blocks=NUM_BLOCKS,
                 block_tokens=16,
                 max_batch_size=MAX_BATCH_SIZE,
                 max_step_tokens=self._rng.choice((512, 2048, 8192)),
-                tokenizer_digest="",
-                eos_token_ids=(2,),
             )
         )
 

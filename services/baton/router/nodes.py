@@ -18,10 +18,7 @@ from baton.kv.kv_format import KvLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription(NodeSnapshot):
-    """One node as it registered: what placement reads of it, and what else it is.
-
-    Its message is NodeDescription of protos/baton/internal/v1/node.proto.
-    """
+    """One node as it registered: what placement reads of it, and what else it is."""
 
     load: NodeLoad = NodeLoad()
     """No work: what a node does is in its reports."""
@@ -29,30 +26,18 @@ class NodeDescription(NodeSnapshot):
     """Tells one start of the process from another; of one machine, later ones have greater epochs."""
     address: str
     """host:port of its gRPC server."""
-    engine: str
-    """"torch", "mlx" or "mock"."""
-    device: str
-    """Device in words."""
     model_id: str
     """Served name of the model."""
     layout: KvLayout
     """What its KV cache looks like."""
-    profile_source: str
-    """"measured" or "declared"."""
-    tokenizer_digest: str
-    """Digest of chat template and tokenizer."""
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end a generation."""
     fast_address: str = ""
     """host:port of its fast path for KV; empty: it offers none."""
     wire_abilities: tuple[WireAbility, ...] = ()
     """Number formats besides its cache's own in which it can send or receive KV."""
     adapters: tuple[Adapter, ...] = ()
     """What it has loaded besides the model."""
-    num_blocks_cause: str = ""
-    """Why its pool has so many blocks, in words; empty: not told."""
     message: node_pb2.NodeDescription | None = field(default=None, compare=False, repr=False)
-    """As it came: what the router shows of it."""
+    """As it came (protos/baton/internal/v1/node.proto): what the router shows of it."""
 
     def lack_of(self, adapter: Adapter | None) -> str:
         """Return why it cannot compute with an adapter; empty if it can, or none is wanted."""

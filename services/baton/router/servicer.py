@@ -228,7 +228,7 @@ def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
         heard_for=duration_from_seconds(state.nodes.heard_for_seconds(node)),
     )
     profile = state.corrected_profile(description)
-    shown.node.profile.MergeFrom(profile_to_proto(profile, source=description.profile_source))
+    shown.node.profile.MergeFrom(profile_to_proto(profile, source=shown.node.profile.source))
     return shown
 
 
