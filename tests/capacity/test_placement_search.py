@@ -94,6 +94,20 @@ def test_it_prices_few_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(priced) < 3 * 90
 
 
+def test_slow_links_to_the_soonest_prefill_nodes_hide_no_other() -> None:
+    """The best pair of a decode node may be of its last prefill node, the only one that is near."""
+    prefillers = [node(f"p{index:02}", "prefill", "h200") for index in range(20)]
+    near = node("p20", "prefill", "a100")
+    decoders = [node("d0", "decode", "m3-ultra"), node("d1", "decode", "m3-ultra")]
+    links = {(each.node_id, "d0"): Link(1e9, 1e-3) for each in prefillers} | {("p20", "d1"): Link(2.5e10, 1e-4)}
+    snapshot = ClusterSnapshot((*prefillers, near, *decoders), Link(1e8, 1e-3), links, 100.0)
+
+    decision = PlacementSearch().place(snapshot, PlacementRequest(8000, 100))
+
+    assert decides_alike(decision, place(snapshot, PlacementRequest(8000, 100)))
+    assert [decision.choice and decision.choice.prefill_node_id] == ["p20"]
+
+
 def _large_cluster(num_pairs: int) -> ClusterSnapshot:
     rng = random.Random(15)
 

@@ -44,6 +44,11 @@ NUM_ALTERNATIVES = 2
 """Other prefill nodes that a decision names for the chosen decode node, at most."""
 MAX_DIRECT_NODES = 2
 """Nodes up to which all candidates are priced: of two nodes that takes half as long as a search, of four longer."""
+MAX_PAIRS = 256
+"""Pairs that a search looks at before it is content with the first of each decode node. Among 128 unlike nodes sixty
+are enough; where hundreds are all alike, nothing tells them apart but their links."""
+FIRST_PAIRS = 8
+"""Prefill nodes of each decode node that it looks at then, the soonest."""
 
 
 class PlacementSearch:
@@ -134,6 +139,7 @@ class _Search:
         self._num_feasible = len(self._entries)
         heapq.heapify(self._entries)
         self._reached: list[Entry] = []
+        self._num_seen = 0
         self._pricing = Pricing(snapshot, request, policy)
         wire = snapshot.wire_policy
         self._is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
@@ -152,7 +158,7 @@ class _Search:
         others = dict(best.kept)
         if choice.prefill:
             alternatives = Best(1 + NUM_ALTERNATIVES)
-            self._price_remotes(choice.decode, alternatives)
+            self._price_remotes(choice.decode, self._floors.prefillers, alternatives)
             others |= dict(alternatives.kept)
         others.pop(rank, None)
         ordered = [(rank, choice), *((other, others[other]) for other in sorted(others))]
@@ -240,7 +246,8 @@ class _Search:
             return
         decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
-            self._price_remotes(decode, best)
+            prefillers = self._floors.prefillers
+            self._price_remotes(decode, prefillers if self._num_seen < MAX_PAIRS else prefillers[:FIRST_PAIRS], best)
         elif kind == LOCAL:
             best.offer(self._pricing.local(decode))
         elif (self._floors.are_locals_back, self._pricing.pull_floor(decode) * SLACK) <= best.limit:
@@ -248,10 +255,10 @@ class _Search:
             if offer is not None:
                 best.offer(offer)
 
-    def _price_remotes(self, decode: DecodeTerms, best: Best) -> None:
-        """Price the prefill nodes of a decode node, as far as they can be among the best."""
+    def _price_remotes(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], best: Best) -> None:
+        """Price prefill nodes of a decode node, as far as they can be among the best."""
         is_back, decode_id = self._floors.are_remotes_back, decode.node.node_id
-        for seconds, prefill_id, compute, link in self._pairs(decode, self._floors.prefillers, best):
+        for seconds, prefill_id, compute, link in self._pairs(decode, prefillers, best):
             if best.excludes((is_back, seconds, True, False, decode_id, prefill_id)):
                 break
             offer = self._pricing.remote(decode, compute.node, link, best.limit)
@@ -286,6 +293,7 @@ class _Search:
                 yield heapq.heappop(pairs)
             if (is_back, least) > best.limit:
                 break
+            self._num_seen += 1
             prefill_id = compute.node.node_id
             link = link_of((prefill_id, decode_id), snapshot.default_link)
             if link.mismatch or prefill_id == decode_id:
