@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
     """Return what runs a client's script, once, with all features that this test run asks of it."""
     clusters, table = Clusters(), Table()
-    wanted = [item.callspec.params["cell"] for item in request.session.items if hasattr(item, "callspec")]
+    wanted = [item.callspec.params.get("cell") for item in request.session.items if hasattr(item, "callspec")]
 
     @cache
     def run(name: str) -> Mapping[str, Outcome]:
@@ -59,7 +59,7 @@ def _run(client: Client, features: list[str], clusters: Clusters) -> Mapping[str
     try:
         command = command_of(client)
     except UnreachableError as error:
-        return dict.fromkeys(features, Outcome(skip=f"registry out of reach: {error}"))
+        return dict.fromkeys(features, Outcome(skip=str(error)))
     except InstallError as error:
         return dict.fromkeys(features, Outcome(error=f"cannot be installed: {error}"))
     served = clusters.get(client.cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -67,10 +68,11 @@ def _table(lines: Mapping[str, Mapping[str, Any]], clients: Mapping[str, Client]
         cells = [_mark(line["cells"].get(feature), feature in clients[name].features) for feature in features]
         commit = line["commit"][:8] + ("*" if line["is_modified"] else "")
         rows.append([clients[name].title, ", ".join(line["versions"]) or "-", *cells, commit])
+        reasons: dict[str, list[str]] = defaultdict(list)
         for feature, cell in line["cells"].items():
-            reason = cell.get("error") or cell.get("skip")
-            if reason:
-                faults.append(f"- **{clients[name].title}, {feature}**: {reason}")
+            if reason := cell.get("error") or cell.get("skip"):
+                reasons[reason].append(feature)
+        faults += [f"- **{clients[name].title}, {', '.join(where)}**: {reason}" for reason, where in reasons.items()]
     text = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     return [*text, "", *faults]
 

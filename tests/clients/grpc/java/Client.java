@@ -38,6 +38,7 @@ public class Client {
             });
         } catch (StatusRuntimeException error) {
             System.err.println(error.getStatus());
+            System.exit(1);
         } finally {
             channel.shutdownNow();
         }
