@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.http_door import SECONDS, HttpDoor, open_gateway
+from attacks.http.door import SECONDS, HttpDoor, open_gateway
 from attacks.victims import full
 from checkpoints import checkpoint
 from system.cluster import Cluster
