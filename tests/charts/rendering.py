@@ -35,6 +35,8 @@ EVERYTHING: Mapping[str, Any] = {
         "extraEnv": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
         "ingress": {"enabled": True, "hosts": ["a.example"], "tlsSecret": "tls", "annotations": {"a": "b"}},
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example"]},
+        "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["grpc.a.example"]},
+        "tls": {"existingSecret": "public-certificate"},
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
         "podAnnotations": {"a": "b"},
         "nodeSelector": {"kubernetes.io/arch": "amd64"},

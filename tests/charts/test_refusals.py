@@ -86,6 +86,25 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     ),
     ({"gateway.ingress.enabled": True}, "gateway.ingress.enabled needs host names: set gateway.ingress.hosts"),
     ({"gateway.httpRoute.enabled": True}, "needs a Gateway to attach to: set gateway.httpRoute.parentRefs"),
+    ({"gateway.grpcRoute.enabled": True}, "needs a Gateway to attach to: set gateway.grpcRoute.parentRefs"),
+    (
+        {
+            "gateway.httpRoute": {**_ROUTE, "hostnames": ["a", "b"]},
+            "gateway.grpcRoute": {**_ROUTE, "hostnames": ["b"]},
+        },
+        "gateway.httpRoute and gateway.grpcRoute share host names on one listener",
+    ),
+    (
+        {"gateway.tls.clientCertificates": True},
+        "gateway.tls.clientCertificates needs TLS on the gateway's ports: set gateway.tls.existingSecret",
+    ),
+    (
+        {
+            "gateway.tls": {"existingSecret": "s", "clientCertificates": True},
+            "telemetry.serviceMonitor.enabled": True,
+        },
+        "telemetry.serviceMonitor scrapes without a certificate",
+    ),
     (
         {"gateway.service.httpPort": 8001},
         "gateway.service.httpPort and grpcPort are both 8001: set two different ports",

@@ -13,7 +13,7 @@ from baton.demo import checkpoint_dir
 from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
-from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods
+from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods, with_values
 
 _DEPLOYMENTS = {"gateway": "baton-gateway", "router": "baton-router", "cache-index": "baton-cache-index"} | {
     role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode")
@@ -150,6 +150,33 @@ def test_with_tls_every_service_has_the_certificate(name: str) -> None:
         assert volume == secret
 
     assert made == ([secret] if name == "gpu" else [])
+
+
+def test_a_gateway_may_end_clients_tls_itself() -> None:
+    """Its ports show a Secret's certificate; probes, which can show none, have a port of their own."""
+    tls = {"existingSecret": "public", "clientCertificates": True}
+    objects = manifests_of(render(with_values(MINIMAL, "gateway.tls", tls)))
+    (container,) = find(objects, "Deployment", "baton-gateway")["spec"]["template"]["spec"]["containers"]
+    ports = find(objects, "Service", "baton-gateway")["spec"]["ports"]
+
+    files = [text for text in container["args"] if "public-tls" in text]
+    assert files == [
+        "--https-cert-file=/etc/baton/public-tls/tls.crt",
+        "--https-key-file=/etc/baton/public-tls/tls.key",
+        "--client-ca-file=/etc/baton/public-tls/ca.crt",
+    ]
+    assert {probe["grpc"]["port"] for name, probe in container.items() if name.endswith("Probe")} == {8009}
+    assert [port.get("appProtocol") for port in ports] == ["https", None]
+    assert "--insecure=true" not in container["args"]
+    assert not [each for each in objects if each["kind"] == "Pod"]
+
+
+def test_grpc_has_a_route_of_its_own() -> None:
+    """To the Service's port of gRPC, for any method."""
+    route = find(manifests("everything"), "GRPCRoute", "baton-gateway")["spec"]
+
+    assert route["rules"] == [{"backendRefs": [{"name": "baton-gateway", "port": 8001}]}]
+    assert route["hostnames"] == ["grpc.a.example"]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -104,6 +104,21 @@
 {{- if and $gateway.httpRoute.enabled (not $gateway.httpRoute.parentRefs) -}}
 {{- fail "gateway.httpRoute.enabled needs a Gateway to attach to: set gateway.httpRoute.parentRefs" -}}
 {{- end -}}
+{{- if and $gateway.grpcRoute.enabled (not $gateway.grpcRoute.parentRefs) -}}
+{{- fail "gateway.grpcRoute.enabled needs a Gateway to attach to: set gateway.grpcRoute.parentRefs" -}}
+{{- end -}}
+{{- if and $gateway.httpRoute.enabled $gateway.grpcRoute.enabled (eq (toJson $gateway.httpRoute.parentRefs) (toJson $gateway.grpcRoute.parentRefs)) -}}
+{{- $distinct := concat $gateway.httpRoute.hostnames $gateway.grpcRoute.hostnames | uniq -}}
+{{- if or (not $gateway.httpRoute.hostnames) (not $gateway.grpcRoute.hostnames) (lt (len $distinct) (add (len $gateway.httpRoute.hostnames) (len $gateway.grpcRoute.hostnames) | int)) -}}
+{{- fail "gateway.httpRoute and gateway.grpcRoute share host names on one listener, which Gateways refuse: set different hostnames, or parentRefs with different sectionName" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $gateway.tls.clientCertificates (not $gateway.tls.existingSecret) -}}
+{{- fail "gateway.tls.clientCertificates needs TLS on the gateway's ports: set gateway.tls.existingSecret" -}}
+{{- end -}}
+{{- if and $gateway.tls.clientCertificates .Values.telemetry.serviceMonitor.enabled -}}
+{{- fail "telemetry.serviceMonitor scrapes without a certificate, and gateway.tls.clientCertificates asks for one: leave one of them" -}}
+{{- end -}}
 {{- if eq (int $gateway.service.httpPort) (int $gateway.service.grpcPort) -}}
 {{- fail (printf "gateway.service.httpPort and grpcPort are both %d: set two different ports" (int $gateway.service.httpPort)) -}}
 {{- end -}}
@@ -113,7 +128,7 @@
 {{- fail "gateway.autoscaling compares CPU use with the request: set gateway.resources.requests.cpu" -}}
 {{- end -}}
 {{- end -}}
-{{- if and $gateway.apiKeys.existingSecret (not .Values.test.apiKeySecret) -}}
+{{- if and $gateway.apiKeys.existingSecret (not .Values.test.apiKeySecret) (not $gateway.tls.clientCertificates) -}}
 {{- fail "gateway.apiKeys is set, so `helm test` needs a key too: set test.apiKeySecret to a Secret that holds one" -}}
 {{- end -}}
 {{- end -}}

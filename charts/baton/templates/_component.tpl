@@ -47,21 +47,29 @@ image: control
 ports:
   - {name: http, port: {{ $ports.gatewayHttp }}}
   - {name: grpc, port: {{ $ports.gatewayGrpc }}}
-healthPort: {{ $ports.gatewayGrpc }}
+  {{- if $values.tls.existingSecret }}
+  - {name: health, port: {{ $ports.health }}}
+  {{- end }}
+healthPort: {{ ternary $ports.health $ports.gatewayGrpc (not (empty $values.tls.existingSecret)) }}
 aliveService: liveness
 readyService: started
 pausesItself: true
 startSeconds: {{ ternary 900 120 (not (empty $source.download)) }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}
-{{- with $values.apiKeys }}
-{{- if .existingSecret }}
 files:
+  {{- with $values.apiKeys }}
+  {{- if .existingSecret }}
   - name: api-keys
     mountPath: /etc/baton/api-keys
     volume: {secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key }}, path: keys}{{ with .tenantSecretKey }}, {key: {{ . }}, path: tenant.secret}{{ end }}]}}
-{{- end }}
-{{- end }}
+  {{- end }}
+  {{- end }}
+  {{- with $values.tls.existingSecret }}
+  - name: public-tls
+    mountPath: /etc/baton/public-tls
+    volume: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+  {{- end }}
 resources: {{ toJson $values.resources }}
 args:
   - "--log-level={{ .Values.logLevel }}"

@@ -22,11 +22,20 @@
 {{/* What the gateway's public ports rely on: who ends TLS before them; else that none but friends reach them. */}}
 {{- define "baton.tls.publicFlags" -}}
 {{- $gateway := .Values.gateway -}}
-{{- $endsTls := or (and $gateway.ingress.enabled $gateway.ingress.tlsSecret) $gateway.httpRoute.enabled -}}
-{{- if $endsTls }}
+{{- $own := $gateway.tls.existingSecret -}}
+{{- $routes := or $gateway.httpRoute.enabled $gateway.grpcRoute.enabled -}}
+{{- $endsTls := or (and $gateway.ingress.enabled $gateway.ingress.tlsSecret) $routes -}}
+{{- if $own }}
+- "--https-cert-file=/etc/baton/public-tls/tls.crt"
+- "--https-key-file=/etc/baton/public-tls/tls.key"
+- "--health-port={{ (include "baton.ports" . | fromYaml).health }}"
+{{- if $gateway.tls.clientCertificates }}
+- "--client-ca-file=/etc/baton/public-tls/ca.crt"
+{{- end }}
+{{- else if $endsTls }}
 - "--tls-ends-upstream=true"
 {{- end }}
-{{- if not (and $endsTls $gateway.apiKeys.existingSecret) }}
+{{- if not (and (or $own $endsTls) (or $gateway.apiKeys.existingSecret $gateway.tls.clientCertificates)) }}
 - "--insecure=true"
 {{- end }}
 {{- end -}}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import grpc
+import pytest
+
+from baton.v1.generation_service_pb2 import GenerateRequest
+from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from system.client import Outcome
 from system.cluster import Cluster
 from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, caught, check_equal, struck
@@ -33,6 +39,45 @@ def test_streams_leave_a_decode_node_that_stops(mock_cluster: Cluster, expected:
     for stream in streams:
         assert stream.outcome().seconds < NOTICED_SECONDS
     _check_going_on(mock_cluster, victim, expected)
+
+
+AGREED_SECONDS = 2.0
+
+
+@pytest.mark.parametrize("names", [("decode-0", "decode-1"), ("router",)], ids=["decode", "router"])
+def test_health_ready_and_requests_agree(mock_cluster: Cluster, names: Sequence[str]) -> None:
+    """Within two seconds, when what requests need stops, and when it goes on."""
+    for number, is_good in ((signal.SIGSTOP, False), (signal.SIGCONT, True)):
+        for name in names:
+            mock_cluster.kill(name, number)
+
+        _check_agreed(mock_cluster, is_good=is_good)
+
+
+def _check_agreed(cluster: Cluster, *, is_good: bool) -> None:
+    answers: Sequence[Callable[[], bool]] = (lambda: cluster.is_serving("gateway"), lambda: _is_ready(cluster))
+    for is_told_good in answers:
+        cluster.wait_until(lambda told=is_told_good: told() == is_good, "both tell the same", AGREED_SECONDS)
+    assert _is_served(cluster) == is_good
+    assert [answer() for answer in answers] == [is_good] * 2
+
+
+def _is_ready(cluster: Cluster) -> bool:
+    connection = http.client.HTTPConnection(*cluster.http_address, timeout=AGREED_SECONDS)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    finally:
+        connection.close()
+
+
+def _is_served(cluster: Cluster) -> bool:
+    with grpc.insecure_channel(cluster.grpc_address) as channel:
+        request = GenerateRequest(text="hello", sampling={"max_token_count": 2})
+        try:
+            return len(list(GenerationServiceStub(channel).Generate(request, timeout=AGREED_SECONDS))) > 0  # type: ignore[no-untyped-call]
+        except grpc.RpcError:
+            return False
 
 
 def _check_going_on(cluster: Cluster, name: str, expected: Sequence[Outcome]) -> None:
