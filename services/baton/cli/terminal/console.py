@@ -94,6 +94,7 @@ def curl_line(site: LocalCluster) -> str:
     key = f' -H "Authorization: Bearer ${KEY_VARIABLE}"' if site.needs_key else ""
     headers = f"-H 'Content-Type: application/json'{key}"
     trust = f" --cacert {shlex.quote(site.https_cert_file)}" if site.https_cert_file else ""
+    trust += " --cert YOURS.crt --key YOURS.key" if "client_ca_file" in site.clients else ""
     return f"curl -s{trust} {site.url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
 
 
