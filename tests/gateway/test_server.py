@@ -62,6 +62,24 @@ def test_the_name_of_a_model_is_its_folders_unless_it_is_given(tmp_path: Path) -
     assert GatewaySettings(model_dir=tmp_path / "llama", model_name="x").served_name == "x"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "pause_seconds", "age_seconds"), [(0.0, 0.0, 0.0), (0.0, 5.0, 4.0), (300.0, 5.0, 4.0), (2.0, 5.0, 2.0)]
+)
+def test_connections_of_grpc_grow_as_old_as_is_asked(
+    tmp_path: Path, seconds: float, pause_seconds: float, age_seconds: float
+) -> None:
+    """And no older than lets clients go in the pause before a drain; messages are what clients take."""
+    settings = GatewaySettings(model_dir=tmp_path, grpc_connection_seconds=seconds, grpc_connection_grace_seconds=9.0)
+    limits = settings.grpc_limits(1 << 20, pause_seconds)
+    options = dict(limits.options())
+
+    assert limits.connection_seconds == age_seconds
+    assert options.get("grpc.max_connection_age_ms", 0) == age_seconds * 1000
+    assert options.get("grpc.max_connection_age_grace_ms", 0) == (9000 if age_seconds else 0)
+    assert options["grpc.max_receive_message_length"] == 1 << 20
+    assert options["grpc.max_send_message_length"] == 4 << 20
+
+
 def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path) -> None:
     """It is alive but not ready, says why, and its status is 0."""
     settings = {"MODEL_DIR": str(model_dir), "HTTP_PORT": "0", "GRPC_PORT": "0", "ROUTER_ADDRESS": "127.0.0.1:1"}
