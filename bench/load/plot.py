@@ -12,7 +12,9 @@ _RATE = "requests per second (of the nodes' time)"
 
 
 def draw_load(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG, a line per deployment, output and scale: throughput, TTFT, TPOT and the host's CPU over the rate.
+    """Write a PNG, a line per deployment and output: throughput, TTFT, TPOT and the host's CPU over the rate.
+
+    Rows that were repeated with slower nodes have a line of their own.
 
     Raises:
         ValueError: If there are no rows.
@@ -21,15 +23,17 @@ def draw_load(rows: Sequence[Row], path: Path) -> None:
         raise ValueError("there are no rows to draw")
     figure = new_figure(13, 8)
     throughput, ttft, tpot, cpu = figure.subplots(2, 2).flat
-    kinds = dict.fromkeys((row.deployment, row.num_output_tokens, row.time_scale) for row in rows)
-    for number, kind in enumerate(kinds):
-        chosen = sorted(
-            (row for row in rows if (row.deployment, row.num_output_tokens, row.time_scale) == kind),
-            key=lambda row: row.rate,
-        )
-        deployment, num_output_tokens, time_scale = kind
-        name = f"{deployment}, {num_output_tokens} out" + (f", time x {time_scale:g}" if time_scale != 1 else "")
-        style = {"marker": "o", "color": f"C{number % 10}", "linestyle": "-" if time_scale == 1 else "--"}
+    least: dict[tuple[str, int, float], float] = {}
+    for row in rows:
+        key = (row.deployment, row.num_output_tokens, row.rate)
+        least[key] = min(row.time_scale, least.get(key, row.time_scale))
+    lines: dict[tuple[str, int, bool], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.rate):
+        is_again = row.time_scale > least[row.deployment, row.num_output_tokens, row.rate]
+        lines.setdefault((row.deployment, row.num_output_tokens, is_again), []).append(row)
+    for number, ((deployment, num_output_tokens, is_again), chosen) in enumerate(lines.items()):
+        name = f"{deployment}, {num_output_tokens} out" + (", slower nodes" if is_again else "")
+        style = {"marker": "o", "color": f"C{number % 10}", "linestyle": "--" if is_again else "-"}
         rates = [row.rate for row in chosen]
         throughput.plot(rates, [row.throughput_ratio for row in chosen], label=name, **style)
         ttft.plot(rates, [row.ttft_mean_seconds for row in chosen], **style)
