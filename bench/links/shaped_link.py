@@ -32,11 +32,6 @@ class ShapedLink:
         shape = f"tbf rate {int(bits_per_second)}bit burst {burst_bytes} latency {_QUEUE_MILLISECONDS}ms"
         _run(f"ip netns exec {NAMESPACE} tc qdisc replace dev {_FAR_DEVICE} root {shape}")
 
-    def clear_rate(self) -> None:
-        """Let the far host send as fast as it can."""
-        command = f"ip netns exec {NAMESPACE} tc qdisc del dev {_FAR_DEVICE} root".split()
-        subprocess.run(command, capture_output=True, check=False)  # fails where nothing is shaped
-
     def far_command(self, command: list[str]) -> list[str]:
         """Return a command that runs `command` on the far host."""
         return ["ip", "netns", "exec", NAMESPACE, *command]

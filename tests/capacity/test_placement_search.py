@@ -11,7 +11,7 @@ import pytest
 from baton.capacity.cost import NodeProfile
 from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.search import pricing
-from baton.capacity.search.placement_search import PlacementSearch, decides_alike
+from baton.capacity.search.placement_search import NUM_ALTERNATIVES, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
 from bench.microbench.placement.loaded_router import LoadedRouter, random_load, random_profile
 from capacity.random_clusters import random_cluster
@@ -19,6 +19,15 @@ from capacity.samples import node
 
 CLUSTERS_PER_TEST = int(os.environ.get("BATON_CLUSTERS", "400")) // 8
 """`BATON_CLUSTERS=10000` compares decisions on as many."""
+
+
+def decides_alike(decision: Decision, other: Decision) -> bool:
+    """Return whether two decisions are the same to who asked: choice, runner-up, and the alternatives that are sent."""
+    return (
+        decision.choice == other.choice
+        and decision.runner_up == other.runner_up
+        and list(decision.alternatives[:NUM_ALTERNATIVES]) == list(other.alternatives[:NUM_ALTERNATIVES])
+    )
 
 
 class CheckedSearch(PlacementSearch):

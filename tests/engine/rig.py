@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import numpy as np
+
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
@@ -16,7 +18,7 @@ from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
-from baton.engine.runners.mock.state import next_token, states_of
+from baton.engine.runners.mock.state import next_tokens, states_of
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.kv.tiers import BlockEvents, Tier
@@ -66,7 +68,7 @@ def expected_tokens(token_ids: Sequence[int], num_tokens: int) -> list[int]:
     text = list(token_ids)
     for _ in range(num_tokens):
         states = states_of(text, 0, LAYOUT.num_layers)
-        text.append(next_token(states, VOCABULARY_SIZE, frozenset(INFO.eos_token_ids)))
+        text += next_tokens(states.sum(dtype=np.uint64).reshape(1), VOCABULARY_SIZE, frozenset(INFO.eos_token_ids))
     return text[len(token_ids) :]
 
 

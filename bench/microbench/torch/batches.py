@@ -50,11 +50,6 @@ class Throughput(NamedTuple):
     num_output_tokens: int
     seconds: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Return the output tokens per second."""
-        return self.num_output_tokens / self.seconds
-
 
 def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_step_tokens: int) -> Throughput:
     """Run a workload through the engine, which is closed afterwards.

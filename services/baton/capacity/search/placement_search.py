@@ -108,15 +108,6 @@ def _is_same(node: NodeSnapshot, before: NodeSnapshot) -> bool:
     return node.node_id == before.node_id and node.role == before.role
 
 
-def decides_alike(decision: Decision, other: Decision) -> bool:
-    """Return whether two decisions are the same to who asked: choice, runner-up, and the alternatives that are sent."""
-    return (
-        decision.choice == other.choice
-        and decision.runner_up == other.runner_up
-        and list(decision.alternatives[:NUM_ALTERNATIVES]) == list(other.alternatives[:NUM_ALTERNATIVES])
-    )
-
-
 _Pair: TypeAlias = tuple[float, str, ComputeFloor, Link]
 """Floor of a decode node's remote candidate, prefill node, link."""
 

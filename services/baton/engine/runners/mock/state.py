@@ -56,12 +56,6 @@ def states_from(kv: LayerKv, num_tokens: int, spec: LayerSpec) -> States:
     return np.where(is_sound, states, mix(digest))
 
 
-def next_token(states: States, vocabulary_size: int, excluded: frozenset[int]) -> int:
-    """Return the token after positions with these states, [num_layers, num_tokens]; never one of `excluded`."""
-    (token_id,) = next_tokens(states.sum(dtype=np.uint64).reshape(1), vocabulary_size, excluded)
-    return token_id
-
-
 def next_tokens(sums: States, vocabulary_size: int, excluded: frozenset[int]) -> list[int]:
     """Return the tokens after positions whose states have these sums, [num_sequences]; never one of `excluded`."""
     token_ids: list[int] = (mix(sums) % np.uint64(vocabulary_size)).tolist()
