@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("bystander")
 
 _BODY = json.dumps(CHAT).encode()
 _MAX_BODY_BYTES = 8 << 20
+_JSON_HEAD = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % CHAT_PATH.encode()
 
 
 @pytest.mark.parametrize(("method", "path", "allow"), [("GET", CHAT_PATH, "POST"), ("POST", "/v1/models", "GET")])
@@ -49,9 +50,9 @@ def test_a_content_type_may_have_parameters(demo_cluster: Cluster) -> None:
 
 def test_a_body_over_the_limit_is_refused(demo_cluster: Cluster) -> None:
     """413, whether its length is announced or not."""
-    announced = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT_PATH.encode(), _MAX_BODY_BYTES + 1)
+    announced = _JSON_HEAD + b"content-length: %d\r\n\r\n" % (_MAX_BODY_BYTES + 1)
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    chunked = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT_PATH.encode() + 9 * chunk
+    chunked = _JSON_HEAD + b"transfer-encoding: chunked\r\n\r\n" + 9 * chunk
 
     for data in (announced, chunked):
         assert send_bytes(demo_cluster, data).startswith(b"HTTP/1.1 413 ")
@@ -75,7 +76,7 @@ def test_a_head_over_the_limit_is_refused(demo_cluster: Cluster, headers: dict[s
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n{}",
-        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        _JSON_HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_what_is_no_http_is_refused(demo_cluster: Cluster, data: bytes) -> None:
