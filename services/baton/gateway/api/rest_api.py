@@ -92,7 +92,7 @@ class RestApi:
             try:
                 context.request_id = _request_id(request, response)
                 is_answered = self._cors is not None and self._cors.answer(request, response)
-                if not is_answered and not refuse_rpc(request, response):
+                if not is_answered and (context.route or not refuse_rpc(request, response)):
                     await self._dispatch(methods, Exchange(request, response, context, is_strict=self._is_strict))
             except ClientGoneError:
                 raise
