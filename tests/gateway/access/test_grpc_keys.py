@@ -29,6 +29,15 @@ def test_who_shows_no_key_is_refused_before_the_message(loop: Loop, cluster: Fak
         assert _status_of_head(gateway, {"authorization": "Bearer wrong"}) == "16"
 
 
+def test_who_shows_no_key_writes_no_labels(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
+    """A method that is none is told so, to whomever: its name would stay in the metrics."""
+    keys = tmp_path / "keys"
+    keys.write_text("me:secret\n")
+    with loop.running(cluster, api_keys_file=keys) as gateway:
+        for path in ("/baton.v1.GenerationService/Guessed", "/baton.Made/Up"):
+            assert _status_of_head(gateway, {}, path) == "12"
+
+
 def test_a_service_tells_nothing_of_itself_where_reflection_is_off(loop: Loop, cluster: FakeCluster) -> None:
     """Tools then need the protos."""
     with loop.running(cluster, grpc_reflection=False) as gateway:

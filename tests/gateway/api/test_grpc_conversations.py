@@ -220,6 +220,8 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tools": [{"name": "a b"}]}, "tools[0].name"),
     ({"tools": [{"name": "f", "parameters": "7"}]}, "tools[0].parameters"),
+    ({"tools": [{"name": "f", "parameters": '{"type": "object"'}]}, "tools[0].parameters"),
+    ({"template_arguments": '{"enable_thinking": true'}, "template_arguments"),
     ({"tools": [], "tool_choice": {"mode": "TOOL_MODE_REQUIRED"}}, "tool_choice"),
     ({"tool_choice": {"name": "other"}}, "tool_choice.name"),
     ({"template_arguments": '{"colour": 1}'}, "template_arguments.colour"),

@@ -28,12 +28,13 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler:
         """Return the handler of the call, or one that refuses it."""
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata or ()
-        if method.startswith("/baton."):
+        handler = await continuation(handler_call_details)
+        if handler is not None and method.startswith("/baton."):  # a method that is none would become a metric's label
             try:
                 self._access.authenticate({name: value for name, value in metadata if isinstance(value, str)})
             except AuthenticationError as error:
                 return self._refusal(method.removeprefix("/"), error)
-        return await continuation(handler_call_details)
+        return handler
 
     def _refusal(self, route: str, error: AuthenticationError) -> Handler:
         async def refuse(_requests: object, context: Context) -> None:

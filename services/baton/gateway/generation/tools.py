@@ -7,6 +7,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
@@ -136,6 +137,21 @@ def call_of_answer(tool_call_id: str, name: str, arguments: Mapping[str, object]
     return {"id": tool_call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def json_object(field: str, text: str) -> dict[str, object]:
+    """Return the object of a JSON text; of an empty one, an empty object.
+
+    Raises:
+        InvalidFieldError: If it is anything else.
+    """
+    try:
+        parsed = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidFieldError(field, f"expected a JSON object: {error}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidFieldError(field, "expected a JSON object")
+    return parsed
+
+
 def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     """Return the arguments of a call that is sent back, as chat templates know them.
 
@@ -144,16 +160,13 @@ def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     Raises:
         InvalidFieldError: If they are no JSON object, nor the beginning of one.
     """
-    problem = ""
-    for text in (arguments or "{}", *_closed(arguments)):
-        try:
-            parsed = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            problem = problem or f": {error}"
-        else:
-            if isinstance(parsed, dict):
-                return parsed
-    raise InvalidFieldError(field, f"expected a JSON object{problem}")
+    try:
+        return json_object(field, arguments)
+    except InvalidFieldError:
+        for text in _closed(arguments):
+            with suppress(InvalidFieldError):
+                return json_object(field, text)
+        raise
 
 
 def _closed(text: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ from baton.gateway.generation.tools import (
     call_of_answer,
     choose,
     choose_named,
+    json_object,
     parsed_arguments,
     read_tools,
 )
@@ -141,7 +142,7 @@ def _chat_prompt(
     if not 1 <= len(messages) <= MAX_MESSAGES:
         problem = f"expected 1 to {MAX_MESSAGES} messages, got {len(messages)}"
         raise InvalidFieldError("conversation.messages", problem)
-    variables = parsed_arguments("conversation.template_arguments", conversation.template_arguments)
+    variables = json_object("conversation.template_arguments", conversation.template_arguments)
     if conversation.reasoning_effort:
         if "reasoning_effort" in template_names:
             variables["reasoning_effort"] = conversation.reasoning_effort
@@ -188,5 +189,5 @@ def _tool_use(conversation: wire.Conversation) -> ToolUse:
 
 
 def _tool(param: str, tool: wire.Tool) -> Tool:
-    parameters = parsed_arguments(f"{param}.parameters", tool.parameters) or NO_PARAMETERS
+    parameters = json_object(f"{param}.parameters", tool.parameters) or NO_PARAMETERS
     return Tool(tool.name, parameters, tool.description or None, is_strict=tool.strict)
