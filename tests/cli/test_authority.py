@@ -55,6 +55,18 @@ def test_a_process_may_have_a_certificate_of_its_own(tmp_path: Path, name: str, 
     assert isinstance(again.exception, ConfigurationError)
 
 
+@pytest.mark.parametrize("name", ["baton", "llm", "node", "joiner", "client"])
+def test_no_process_of_its_own_is_called_like_all_or_a_kind(tmp_path: Path, name: str) -> None:
+    """A certificate of `baton`, or of the servers' name, would speak for all."""
+    folder = tmp_path / "deployment"
+    CliRunner().invoke(make_app(), ["authority", "create", str(folder)])
+
+    done = CliRunner().invoke(make_app(), ["authority", "issue", str(folder), name, "--server-name", "llm"])
+
+    assert isinstance(done.exception, ConfigurationError)
+    assert not (folder / f"{name}.crt").exists()
+
+
 def test_a_token_needs_the_files(tmp_path: Path) -> None:
     """The message says which is missing."""
     done = CliRunner().invoke(make_app(), ["authority", "token", str(tmp_path)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -83,7 +84,7 @@ EXPECTED: Mapping[str, set[str]] = _OTHERS | {
 def members(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, TlsIdentity]:
     """Return a certificate of each party that has one, and of the deployment itself."""
     folder, authority = tmp_path_factory.mktemp("members"), trustme.CA()
-    names = {"deployment": "baton", "nameless": None, "node": "mac-1"}
+    names = {"deployment": "baton", "nameless": None, "server": "llm.example", "node": "mac-1"}
     names |= {name: name for name in ("gateway", "router", "cache-index", "admin")}
     return {party: identity(folder / party, authority, common_name=name) for party, name in names.items()}
 
@@ -113,9 +114,9 @@ def channel_of(party: str, address: str, members: Mapping[str, TlsIdentity]) -> 
         return open_channel(address)
 
 
-async def allowed_to(party: str, members: Mapping[str, TlsIdentity]) -> set[str]:
+async def allowed_to(party: str, members: Mapping[str, TlsIdentity], server_name: str = "baton") -> set[str]:
     """Return the methods that a server lets a party call."""
-    with secured_by(members["deployment"]):
+    with secured_by(replace(members["deployment"], server_name=server_name)):
         server = server_for(party)
     codes = dict[str, grpc.StatusCode]()
     try:
@@ -187,6 +188,15 @@ def test_the_fast_path_knows_the_same_table(party: str, fast_port: int, members:
 
     assert listener.status is not None
     assert listener.status.code is (Code.OK if party in ("deployment", "node") else Code.PERMISSION_DENIED)
+
+
+def test_a_certificate_with_the_servers_name_is_a_shared_one(members: Mapping[str, TlsIdentity]) -> None:
+    """As authorities that are not Baton's write it; beyond that, a name that is a party's stays that party's."""
+    server_name = "llm.example"
+
+    assert asyncio.run(allowed_to("server", members, server_name)) == set(EXPECTED)
+    assert caller_of([server_name]).party is Party.NODE
+    assert caller_of(["gateway"], server_name="gateway").party is Party.GATEWAY
 
 
 def test_a_node_speaks_for_itself_alone() -> None:

@@ -54,8 +54,11 @@ def issue(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Validity of the certificate.")] = 365,
 ) -> None:
     """Make a certificate of a process's own, which may do what such a process does and nothing else."""
+    from baton.security.access import RESERVED_NAMES, SINGLE_NAMES
     from baton.security.authority import Authority, certificate_request, create_key
 
+    if name in {*RESERVED_NAMES, server_name} - SINGLE_NAMES:
+        raise ConfigurationError(f"name: expected {', '.join(sorted(SINGLE_NAMES))} or a node id, got {name!r}")
     if not re.fullmatch(r"[a-z0-9-]{1,63}", name):
         raise ConfigurationError(f"name: expected 1 to 63 characters of a-z 0-9 -, got {name[:80]!r}")
     authority, key = Authority.read(folder / "ca.crt", folder / "ca.key"), create_key()

@@ -34,7 +34,7 @@ from baton.kv_transport.frame_codec import (
 from baton.rpc.error_interceptor import tolerant
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
-from baton.security.access import caller_of, current_caller, set_caller
+from baton.security.access import DEPLOYMENT, caller_of, current_caller, set_caller
 from baton.security.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.tracing import named_address, note_status, rpc_attributes, span
@@ -172,10 +172,11 @@ class FastServer:
         self._host = host
         self._wanted_port = port
         identity = current_identity()
+        server_name = identity.server_name if identity else DEPLOYMENT
         self._server = GrpcSocketServer(
             host,
             port,
-            {PREFILL_PATH: _guarded(handler, named_address(host_port(host, port)))},
+            {PREFILL_PATH: _guarded(handler, named_address(host_port(host, port)), server_name)},
             limits=_LIMITS,
             tls=identity.server_context if identity else None,
         )
@@ -201,14 +202,14 @@ class FastServer:
         await asyncio.to_thread(self._server.drain, grace_seconds)
 
 
-def _guarded(handler: PrefillHandler, address: str) -> Callable[[ServerCall], None]:
+def _guarded(handler: PrefillHandler, address: str, server_name: str) -> Callable[[ServerCall], None]:
     def serve(call: ServerCall) -> None:
         carrier = {key: value for key, value in call.metadata.items() if isinstance(value, str)}
         attributes = {**rpc_attributes(call.path, address), names.KV_TRANSPORT: "fast"}
         with span(call.path.removeprefix("/"), trace.SpanKind.SERVER, attributes, carrier) as current:
             try:
                 if call.peer_names is not None:
-                    set_caller(caller_of(call.peer_names))
+                    set_caller(caller_of(call.peer_names, server_name=server_name))
                     current_caller().check_may_call(call.path)
                 handler.serve(_request_of(call), call)
             except (StreamEndedError, TimeoutError):  # of the call itself

@@ -138,7 +138,7 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
     """
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidFieldError("node_id", f"expected 1 to 63 characters of a-z 0-9 -, got {request.node_id[:80]!r}")
-    if request.node_id in RESERVED_NAMES:
+    if request.node_id in {*RESERVED_NAMES, policy.server_name}:
         raise InvalidFieldError("node_id", f"{request.node_id!r} is the name of a part of the deployment, not a node's")
     assignment = assigned(read_assignments(policy.assignments_file), request.node_id)
     certificate = policy.authority.sign(

@@ -10,7 +10,7 @@ import grpc
 from baton.errors import ForbiddenError
 from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
 from baton.rpc.status import abort
-from baton.security.access import Party, caller_of, set_caller
+from baton.security.access import DEPLOYMENT, Party, caller_of, set_caller
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
@@ -18,10 +18,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         without_certificate: What callers of the server are if it demands no certificate; None: it does.
+        server_name: That all servers of the deployment bear.
     """
 
-    def __init__(self, without_certificate: Party | None) -> None:
+    def __init__(self, without_certificate: Party | None, server_name: str = DEPLOYMENT) -> None:
         self._without_certificate = without_certificate
+        self._server_name = server_name
 
     async def intercept_service(  # type: ignore[override]
         self,
@@ -40,7 +42,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         names = context.auth_context().get("x509_common_name", ())
         try:
             shown = [name.decode("utf-8", "replace") for name in names]
-            caller = caller_of(shown, without_certificate=self._without_certificate)
+            caller = caller_of(shown, without_certificate=self._without_certificate, server_name=self._server_name)
             caller.check_may_call(method)
         except ForbiddenError as error:
             await abort(context, error)

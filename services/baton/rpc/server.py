@@ -88,7 +88,9 @@ class GrpcServer:
         """Return what tells callers apart; nothing does without TLS, where none has a name."""
         if is_public:
             return (AccessInterceptor(Party.CLIENT),)
-        return (AccessInterceptor(None if self._demands_certificate else Party.JOINER),) if self._identity else ()
+        if self._identity is None:
+            return ()
+        return (AccessInterceptor(None if self._demands_certificate else Party.JOINER, self._identity.server_name),)
 
     def add(self, service_name: str, register: Callable[[grpc.aio.Server], None]) -> None:
         """Add a service.

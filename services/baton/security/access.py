@@ -2,7 +2,8 @@
 
 A certificate names a process, not its part: what a node may do next is the router's to say, not its certificate's. Its
 common name is the id of a node, or one of the names below. A process of the deployment whose certificate has none of
-its own, as where all share one, speaks for any of them. Without TLS, on loopback or by `--insecure`, whoever connects
+its own, as where all share one, speaks for any of them; the name that all servers bear is none of its own either.
+Without TLS, on loopback or by `--insecure`, whoever connects
 does.
 """
 
@@ -78,6 +79,8 @@ DEPLOYMENT = "baton"
 _NAMED = {party.value: party for party in (Party.GATEWAY, Party.ROUTER, Party.CACHE_INDEX, Party.ADMIN)}
 RESERVED_NAMES = frozenset({DEPLOYMENT, *(party.value for party in Party)})
 """No node can be called so."""
+SINGLE_NAMES = frozenset(_NAMED)
+"""Those of them that a certificate gives to one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ class Caller:
         if self.party is None or self.party in parties_of(path):
             return
         log.warning("call_refused caller=%r method=%s", str(self), path)
-        raise ForbiddenError(f"{self} may not call {path.rpartition('.')[2]}")
+        remedy = f"; a certificate that processes share is called {DEPLOYMENT}, as servers are, or nothing"
+        raise ForbiddenError(f"{self} may not call {path.rpartition('.')[2]}{remedy if self.node_id else ''}")
 
     def check_speaks_for(self, node_id: str) -> None:
         """Check that what the caller says, or asks, of a node is about itself.
@@ -119,12 +123,15 @@ class Caller:
             raise ForbiddenError(f"{self} does not speak for node {node_id[:64]}: {remedy}")
 
 
-def caller_of(common_names: Sequence[str], *, without_certificate: Party | None = None) -> Caller:
+def caller_of(
+    common_names: Sequence[str], *, without_certificate: Party | None = None, server_name: str = DEPLOYMENT
+) -> Caller:
     """Return who calls over TLS.
 
     Args:
         common_names: Of the certificate's subject.
         without_certificate: What those are that show none, where a port demands none; None: it demands one.
+        server_name: That all servers of the deployment bear.
 
     Raises:
         ForbiddenError: If the certificate has several names.
@@ -135,9 +142,9 @@ def caller_of(common_names: Sequence[str], *, without_certificate: Party | None 
     if len(names) > 1:
         raise ForbiddenError(f"a certificate names one process, this one {len(names)}")
     name = names[0] if names else DEPLOYMENT
-    if name == DEPLOYMENT:
-        return Caller(None)
-    return Caller(_NAMED[name]) if name in _NAMED else Caller(Party.NODE, name)
+    if name in _NAMED:
+        return Caller(_NAMED[name])
+    return Caller(None) if name in (DEPLOYMENT, server_name) else Caller(Party.NODE, name)
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("baton_caller", default=None)
