@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
@@ -205,6 +206,32 @@ def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path,
     stranger = JoinToken(token_of(deployment).secret, token_of(other).authority)
 
     _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)
+
+
+def test_a_member_follows_to_another_authority(deployment: Path, tmp_path: Path) -> None:
+    """By the documented steps, with its first token: a ca.crt of both, the new certificate, then the new one alone."""
+    other = tmp_path / "other"
+    assert CliRunner().invoke(make_app(), ["authority", "create", str(other)]).exit_code == 0
+    token, old = token_of(deployment), (deployment / "ca.crt").read_bytes()
+    new = (other / "ca.crt").read_bytes()
+
+    async def main() -> None:
+        async def renew() -> bytes:
+            async with joinable(deployment) as address:
+                return (await joiner(tmp_path / "mac", token, address).ask()).certificate
+
+        await renew()
+        (deployment / "ca.crt").write_bytes(old + new)
+        await renew()
+        for name in ("ca.key", "tls.crt", "tls.key"):
+            shutil.copy(other / name, deployment / name)
+        (deployment / "ca.crt").write_bytes(new + old)
+        certificate = await renew()
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(x509.load_pem_x509_certificate(new))
+        (deployment / "ca.crt").write_bytes(new)
+        assert await renew() != certificate
+
+    run(main)
 
 
 def test_whoever_waits_says_for_which_address_and_what_to_look_at(deployment: Path, tmp_path: Path) -> None:

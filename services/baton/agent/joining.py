@@ -139,9 +139,11 @@ class Joiner:
                 log.warning("renewal_failed cause=%r", error.message)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        """Return a channel that believes nobody but those whom the token's authority has signed."""
+        """Return a channel that believes those whom the token's authority has signed, or one that a member was told."""
+        kept = self._membership.kept(self._now())
+        roots = b"\n".join((self._token.authority, kept.authorities if kept else b""))
         options = (("grpc.ssl_target_name_override", self._membership.identity.server_name),)
-        credentials = grpc.ssl_channel_credentials(root_certificates=self._token.authority)
+        credentials = grpc.ssl_channel_credentials(root_certificates=roots)
         return grpc.aio.secure_channel(address, credentials, options=options)
 
 

@@ -91,19 +91,19 @@ class Authority:
         return builder.sign(_signing_key(self.key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def knows(self, certificate: bytes, request: bytes, *, node_id: str, now: datetime) -> bool:
-        """Return whether a PEM certificate is one of this authority for a node, valid, and has the key of a request.
+        """Return whether a PEM certificate is of one of these authorities for a node, valid, with the key of a request.
 
         Whoever can sign a request holds its key: such a node is who it says, and needs no token to go on as that.
         """
         try:
             shown, wanted = x509.load_pem_x509_certificate(certificate), x509.load_pem_x509_csr(request)
-            shown.verify_directly_issued_by(x509.load_pem_x509_certificate(self.certificate))
-        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            believed = x509.load_pem_x509_certificates(self.certificate)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             return False
         names = [name.value for name in shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         is_valid = shown.not_valid_before_utc <= now < shown.not_valid_after_utc
         has_key = wanted.is_signature_valid and wanted.public_key() == shown.public_key()
-        return is_valid and has_key and names == [node_id]
+        return is_valid and has_key and names == [node_id] and any(_is_issued_by(shown, each) for each in believed)
 
 
 def create_authority(now: datetime, lifetime: timedelta) -> Authority:
@@ -140,6 +140,14 @@ def valid_period(certificate: bytes) -> tuple[datetime, datetime]:
     """
     first = x509.load_pem_x509_certificate(certificate)
     return first.not_valid_before_utc, first.not_valid_after_utc
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def _builder(common_name: str, issuer: x509.Name, now: datetime, lifetime: timedelta) -> x509.CertificateBuilder:
