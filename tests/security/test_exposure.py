@@ -93,3 +93,13 @@ def test_loopback_is_known_in_all_its_forms(host: str) -> None:
     """Only this machine reaches it."""
     assert is_loopback(host)
     assert not is_loopback(f"{host}.example")
+
+
+def test_any_name_is_safe_where_a_page_has_no_key() -> None:
+    """Host names are looked at (DNS rebinding) where whoever reaches the port may ask."""
+    for given, is_safe in (
+        ({}, False),
+        ({"api_keys_file": "keys"}, True),
+        ({"https_cert_file": "c", "https_key_file": "k"}, True),
+    ):
+        assert load_settings(GatewaySettings, {"model_dir": "m", **given}).is_safe_under_any_name == is_safe

@@ -34,6 +34,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
 {{- $hosts := list (printf "%s-gateway.%s" (include "baton.fullname" .) .Release.Namespace) -}}
 {{- with .Values.gateway.ingress }}{{ if .enabled }}{{ $hosts = concat $hosts .hosts }}{{ end }}{{ end -}}
 {{- with .Values.gateway.httpRoute }}{{ if .enabled }}{{ $hosts = concat $hosts (.hostnames | default (list "*")) }}{{ end }}{{ end -}}
+{{- with .Values.gateway.settings.allowedHosts }}{{ $hosts = append $hosts . }}{{ end -}}
 {{ join "," $hosts }}
 {{- end -}}
 
@@ -91,12 +92,10 @@ args:
   {{- with include "baton.tls.flags" (dict "root" . "isServer" false) | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- with include "baton.flags" $values.settings | trim }}
+  {{- with include "baton.flags" (omit $values.settings "allowedHosts") | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- if not (hasKey $values.settings "allowedHosts") }}
   - "--allowed-hosts={{ include "baton.gateway.hosts" . }}"
-  {{- end }}
 values: {{ toJson $values }}
 {{- end -}}
 

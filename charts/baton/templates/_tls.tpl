@@ -19,12 +19,25 @@
 {{- end }}
 {{- end -}}
 
+{{/* Which of the gateway's public ports have no TLS: none of their own, and nothing before them that ends it. */}}
+{{- define "baton.tls.plainPorts" -}}
+{{- $gateway := .Values.gateway -}}
+{{- $own := $gateway.tls.existingSecret -}}
+{{- $plain := list -}}
+{{- if not (or $own $gateway.httpRoute.enabled (and $gateway.ingress.enabled $gateway.ingress.tlsSecret)) -}}
+{{- $plain = append $plain "REST" -}}
+{{- end -}}
+{{- if not (or (and $own (dig "grpcTls" true $gateway.settings)) $gateway.grpcRoute.enabled) -}}
+{{- $plain = append $plain "gRPC" -}}
+{{- end -}}
+{{ join " and " $plain }}
+{{- end -}}
+
 {{/* What the gateway's public ports rely on: who ends TLS before them; else that none but friends reach them. */}}
 {{- define "baton.tls.publicFlags" -}}
 {{- $gateway := .Values.gateway -}}
 {{- $own := $gateway.tls.existingSecret -}}
-{{- $routes := or $gateway.httpRoute.enabled $gateway.grpcRoute.enabled -}}
-{{- $endsTls := or (and $gateway.ingress.enabled $gateway.ingress.tlsSecret) $routes -}}
+{{- $plain := include "baton.tls.plainPorts" . -}}
 {{- if $own }}
 - "--https-cert-file=/etc/baton/public-tls/tls.crt"
 - "--https-key-file=/etc/baton/public-tls/tls.key"
@@ -32,10 +45,11 @@
 {{- if $gateway.tls.clientCertificates }}
 - "--client-ca-file=/etc/baton/public-tls/ca.crt"
 {{- end }}
-{{- else if $endsTls }}
+{{- end }}
+{{- if and (not $plain) (not (and $own (dig "grpcTls" true $gateway.settings))) }}
 - "--tls-ends-upstream=true"
 {{- end }}
-{{- if not (and (or $own $endsTls) (or $gateway.apiKeys.existingSecret $gateway.tls.clientCertificates)) }}
+{{- if or $plain (not (or $gateway.apiKeys.existingSecret $gateway.tls.clientCertificates)) }}
 - "--insecure=true"
 {{- end }}
 {{- end -}}

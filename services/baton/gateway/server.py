@@ -140,7 +140,7 @@ async def _run(
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)
         cors, scheme = Cors(origins) if origins else None, "https" if settings.https_cert_file else "http"
-        hosts = Hosts(["*"] if settings.https_cert_file else split_addresses(settings.allowed_hosts))
+        hosts = Hosts(split_addresses("*" if settings.is_safe_under_any_name else settings.allowed_hosts))
         rest = RestApi(endpoints, access, cors, hosts, inflater, is_strict=settings.strict, scheme=scheme)
         address = host_port(settings.grpc_host, settings.grpc_port)
         servicer = GenerationServicer(generator, catalog, access, held, address)

@@ -133,7 +133,7 @@ class ClientSettings(ServiceSettings):
     """Comma-separated names by which clients may call the REST API, `*`: any; what others ask for is refused with 421.
 
     Addresses, names without a domain, this machine's and those of private networks (.local, .internal, .svc) are taken
-    anyway, and over HTTPS of its own all: no page of a stranger can have such a name point here.
+    anyway, and with API keys or HTTPS of its own all: no page of a stranger can have such a name point here.
     """
     strict: bool = False
     """Whether fields that are not served, also unknown ones and hints, are refused with 400.
@@ -307,6 +307,11 @@ class GatewaySettings(
     def has_exo_endpoints(self) -> bool:
         """Return whether exo's cluster API is served: to administrators, or where only this machine can ask."""
         return self.api_keys_file is not None or is_loopback(self.http_host)
+
+    @property
+    def is_safe_under_any_name(self) -> bool:
+        """Return whether a page whose owner had its name point here could ask nothing, without key or certificate."""
+        return self.https_cert_file is not None or self.api_keys_file is not None
 
     def open_doors(self) -> Sequence[str]:
         """Return what clients on other machines could read or use."""

@@ -23,6 +23,8 @@ OWN = [
     "LLM.example.com.:443",
     "a.wild.example",
     "a.b.wild.example:443",
+    "ported.example",
+    "ported.example:9000",
     "",
 ]
 STRANGE = [
@@ -42,7 +44,7 @@ STRANGE = [
 @pytest.mark.parametrize("host", OWN)
 def test_addresses_private_names_and_those_that_were_given_are_own(host: str) -> None:
     """With a port or without."""
-    assert Hosts(["llm.example.com", "*.wild.example"], own_name="box.corp.example").is_own(host)
+    assert Hosts(["llm.example.com", "*.wild.example", "ported.example:8443"], own_name="box.corp.example").is_own(host)
 
 
 @pytest.mark.parametrize("host", STRANGE)

@@ -29,14 +29,13 @@ class Hosts:
 
     def __init__(self, names: Sequence[str], *, own_name: str | None = None) -> None:
         own_name = socket.gethostname() if own_name is None else own_name
-        self._names = frozenset(name.lower().rstrip(".") for name in (*names, own_name))
+        self._names = frozenset(_bare(name) for name in (*names, own_name))
         self._suffixes = (*_PRIVATE_SUFFIXES, *(name[1:] for name in self._names if name.startswith("*.")))
         self.is_own = lru_cache(_MOST_KNOWN)(self._is_own)
         """Returns whether a `Host` header names this gateway; empty: the client is too old to name any."""
 
     def _is_own(self, host: str) -> bool:
-        bare = _PORT.sub("", host) if host.endswith("]") or host.count(":") == 1 or "]:" in host else host
-        name = bare.lower().rstrip(".")
+        name = _bare(host)
         if "." not in name and ":" not in name:
             return True  # a name without a domain is the network's own
         try:
@@ -44,3 +43,9 @@ class Hosts:
         except ValueError:
             return name in self._names or _ANY in self._names or name.endswith(self._suffixes)
         return True
+
+
+def _bare(host: str) -> str:
+    """Return a host without its port; an IPv6 address without brackets has none."""
+    name = _PORT.sub("", host) if host.count(":") == 1 or "]:" in host else host
+    return name.lower().rstrip(".")

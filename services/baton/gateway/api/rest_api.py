@@ -134,7 +134,7 @@ class RestApi:
         access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
         if access is not Access.OPEN:
             if not self._hosts.is_own(host := request.headers.get("host", "")):
-                text = f"This gateway is not called {host[:256]!r}: whoever runs it can say so with --allowed-hosts"
+                text = f"This gateway is not called {host[:256]!r}: set --allowed-hosts or BATON_GATEWAY_ALLOWED_HOSTS"
                 raise ApiError(421, text, code="unknown_host")
             key = self._access.authenticate(request.headers)
             if access is Access.ADMIN and not key.is_admin:
