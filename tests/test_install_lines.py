@@ -9,6 +9,7 @@ import tomllib
 import pytest
 
 import baton
+from baton.cli.bench import BENCHMARKS
 from baton.installation import DISTRIBUTION
 from house.repository import ROOT, all_sources
 from install_lines import documented_lines
@@ -36,6 +37,7 @@ def test_every_hint_of_the_code_is_made_by_one_function_of_extras_that_exist() -
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "install_line":
                 named |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
 
+    named |= {extra for benchmark in BENCHMARKS.values() for extra in benchmark.extras}
     assert {"agent", "bench", "cuda", "gateway", "kubernetes", "mlx", "torch", "worker"} == named
     assert named <= _EXTRAS
 

@@ -82,7 +82,7 @@ def _attributes(span: ReadableSpan) -> Mapping[str, Any]:
 def test_a_chat_request_has_a_span_of_its_server_and_one_of_its_operation(traced: RunningGateway, spans: Spans) -> None:
     """The one is HTTP's; the other tells model, parameters, tokens, ends and the time to the first token."""
     further = {"n": 2, "stop": ["zzz"], "seed": 5, "response_format": {"type": "json_object"}, "top_p": 0.9}
-    headers = {"host": "llm.example:8443", "user-agent": "tester/1", "x-request-id": "r-1"}
+    headers = {"host": "llm.local:8443", "user-agent": "tester/1", "x-request-id": "r-1"}
     reply = ask(traced, f"{CHAT_PATH}?api-version=1", CHAT | further, headers=headers)
 
     found = spans.by_name(f"POST {CHAT_PATH}")
@@ -96,7 +96,7 @@ def test_a_chat_request_has_a_span_of_its_server_and_one_of_its_operation(traced
     assert (http["network.protocol.version"], http["baton.request.id"]) == ("1.1", "r-1")
     assert told.keys() >= OPERATION
     for each in (http, told):
-        assert (each["server.address"], each["server.port"]) == ("llm.example", 8443)
+        assert (each["server.address"], each["server.port"]) == ("llm.local", 8443)
         assert each["gen_ai.operation.name"] == "chat"
     assert (told["gen_ai.provider.name"], told["gen_ai.request.model"]) == ("baton", MODEL)
     assert (told["gen_ai.request.temperature"], told["gen_ai.request.top_p"]) == (0.5, 0.9)
