@@ -172,6 +172,19 @@ def test_a_gateway_may_end_clients_tls_itself() -> None:
     assert not [each for each in objects if each["kind"] == "Pod"]
 
 
+def test_a_port_without_tls_asks_no_client_for_a_certificate() -> None:
+    """Of the other port's clients alone one is demanded: without keys, this one is open."""
+    tls = {"existingSecret": "public", "clientCertificates": True}
+    route = {"enabled": True, "parentRefs": [{"name": "public"}]}
+    gateway = {"tls": tls, "grpcRoute": route, "settings": {"grpcTls": False}}
+    values = with_values(MINIMAL, "gateway", gateway)
+    (container,) = find(manifests_of(render(values)), "Deployment", "baton-gateway")["spec"]["template"]["spec"][
+        "containers"
+    ]
+
+    assert "--insecure=true" in container["args"]
+
+
 def test_grpc_has_a_route_of_its_own() -> None:
     """To the Service's port of gRPC, for any method."""
     route = find(manifests("everything"), "GRPCRoute", "baton-gateway")["spec"]

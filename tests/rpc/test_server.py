@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame, unpack_header
 from baton.internal.v1.health_list_pb2 import HealthList
 from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, PublicPort
@@ -49,6 +50,29 @@ def test_a_client_that_never_pauses_is_told_to_connect_anew_and_loses_nothing(mo
             async with asyncio.timeout(60):
                 while len(peers.known) < 2:
                     assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
+        await server.drain(10.0)
+
+    asyncio.run(run())
+
+
+def test_keepalives_between_calls_are_no_strikes() -> None:
+    """A client without calls may ping as often as one with them; gRPC would take one ping in two hours."""
+
+    async def run() -> None:
+        limits = PortLimits(ping_milliseconds=0, num_ping_strikes=1)
+        server = GrpcServer("127.0.0.1:0", public=PublicPort(), limits=limits)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
+        writer.write(PREFACE + settings_frame({}))
+        async with asyncio.timeout(60):
+            for _ in range(5):
+                writer.write(pack_header(8, FrameType.PING, 0, 0) + bytes(8))
+                frame_type = None
+                while frame_type != FrameType.PING:
+                    frame = unpack_header(await reader.readexactly(9))
+                    await reader.readexactly(frame.num_bytes)
+                    frame_type = frame.frame_type
+                    assert frame_type != FrameType.GOAWAY
+        writer.close()
         await server.drain(10.0)
 
     asyncio.run(run())

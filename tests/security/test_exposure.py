@@ -56,6 +56,9 @@ def test_a_machine_that_joins_gets_its_certificate_first() -> None:
     assert load_settings(AgentSettings, {"host": HOST, "join_token": "t"}).open_doors() == ()
 
 
+MUTUAL = {"https_cert_file": "c", "https_key_file": "k", "client_ca_file": "a"}
+
+
 @pytest.mark.parametrize(
     ("given", "doors"),
     [
@@ -65,6 +68,11 @@ def test_a_machine_that_joins_gets_its_certificate_first() -> None:
         ({"http_host": HOST, "tls_ends_upstream": "true"}, ["http_host .*may ask"]),
         ({"http_host": HOST, "tls_ends_upstream": "true", "api_keys_file": "keys"}, []),
         ({"http_host": HOST, "https_cert_file": "c", "https_key_file": "k", "api_keys_file": "keys"}, []),
+        ({"http_host": HOST, "grpc_host": HOST, **MUTUAL}, []),
+        (
+            {"http_host": HOST, "grpc_host": HOST, **MUTUAL, "grpc_tls": "false"},
+            ["grpc_host .*in clear", "grpc_host .*may ask"],
+        ),
     ],
 )
 def test_public_listeners_beyond_loopback_demand_tls_and_keys(given: dict[str, str], doors: list[str]) -> None:

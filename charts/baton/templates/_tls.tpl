@@ -49,7 +49,7 @@
 {{- if and (not $plain) (not (and $own (dig "grpcTls" true $gateway.settings))) }}
 - "--tls-ends-upstream=true"
 {{- end }}
-{{- if or $plain (not (or $gateway.apiKeys.existingSecret $gateway.tls.clientCertificates)) }}
+{{- if or $plain (not (or $gateway.apiKeys.existingSecret (and $gateway.tls.clientCertificates (dig "grpcTls" true $gateway.settings)))) }}
 - "--insecure=true"
 {{- end }}
 {{- end -}}

@@ -325,7 +325,9 @@ class GatewaySettings(
                     f"{name} {host}: keys and prompts would travel in clear: set https_cert_file and https_key_file, "
                     "or tls_ends_upstream where an Ingress ends TLS"
                 )
-        if open_hosts and self.api_keys_file is None and self.client_ca_file is None:
-            name, host = next(iter(open_hosts.items()))
+        shows_certificate = {name: self.client_ca_file is not None and has_tls[name] for name in has_tls}
+        keyless = [(name, host) for name, host in open_hosts.items() if not shows_certificate[name]]
+        if keyless and self.api_keys_file is None:
+            name, host = keyless[0]
             doors.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
         return doors

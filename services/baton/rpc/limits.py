@@ -38,6 +38,7 @@ class PortLimits:
             "grpc.max_concurrent_streams": self.num_streams,
             "grpc.http2.min_ping_interval_without_data_ms": self.ping_milliseconds,
             "grpc.http2.max_ping_strikes": self.num_ping_strikes,
+            "grpc.keepalive_permit_without_calls": 1,  # else, of a connection without calls, a ping in two hours
         }
         if self.connection_seconds:
             arguments["grpc.max_connection_age_ms"] = round(self.connection_seconds * 1000)
