@@ -36,7 +36,6 @@ EVERYTHING: Mapping[str, Any] = {
         "ingress": {"enabled": True, "hosts": ["a.example"], "tlsSecret": "tls", "annotations": {"a": "b"}},
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example"]},
         "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["grpc.a.example"]},
-        "tls": {"existingSecret": "public-certificate"},
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
         "podAnnotations": {"a": "b"},
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
@@ -100,6 +99,7 @@ EVERYTHING: Mapping[str, Any] = {
 
 OPEN: Mapping[str, Any] = {
     **MINIMAL,
+    "gateway": {"tls": {"existingSecret": "public-certificate"}},
     "bareMetal": {
         "insecure": True,
         "enabled": True,
@@ -108,7 +108,7 @@ OPEN: Mapping[str, Any] = {
         "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["r.example"]},
     },
 }
-"""Values with machines outside of the cluster and without TLS."""
+"""Values with machines outside of the cluster, without TLS but for clients."""
 
 _VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN}
 

@@ -43,12 +43,45 @@ def test_names_of_the_settings_stand_beside_those_of_the_chart() -> None:
     ]
 
 
-def _gateway_flags(changes: dict[str, Any]) -> list[str]:
+def test_an_ingress_that_speaks_tls_to_the_gateway_stands_beside_its_certificate() -> None:
+    """By the controller's annotation; and a Gateway before a gRPC port that is plain."""
+    annotations = {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS"}
+
+    render(_values(_OWN | {"ingress": _INGRESS["ingress"] | {"annotations": annotations}}))
+    flags = _gateway_flags(_KEYS | _OWN | _GRPC_ROUTE | {"settings.grpcTls": False})
+
+    assert "--tls-ends-upstream=true" in flags
+    assert "--insecure=true" not in flags
+
+
+def test_notes_say_what_is_open() -> None:
+    """And nothing else; with client certificates whoever has none is kept out, and no test is offered."""
+    minimal = _notes(_values({}))
+    closed = _notes(_values(_OWN | {"tls.clientCertificates": True}))
+    plain = _notes(_values({}) | {"networkPolicy": {"enabled": False}})
+
+    assert "clients of REST and gRPC have no TLS" in minimal
+    assert "whoever reaches the gateway" in minimal
+    assert "`helm test baton" in minimal
+    assert "NetworkPolicies alone keep" in minimal
+    assert "nothing keeps others" in plain
+    assert not any(text in closed for text in ("clients of", "whoever reaches the gateway", "helm test"))
+
+
+def _notes(values: dict[str, Any]) -> str:
+    return next(text for path, text in render(values).items() if path.endswith("NOTES.txt"))
+
+
+def _values(changes: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = dict(MINIMAL)
     for path, value in changes.items():
         values = with_values(values, "test.apiKeySecret" if path == "test" else f"gateway.{path}", value)
-    (container,) = find(manifests_of(render(values)), "Deployment", "baton-gateway")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    return values
+
+
+def _gateway_flags(changes: dict[str, Any]) -> list[str]:
+    (container,) = find(manifests_of(render(_values(changes))), "Deployment", "baton-gateway")["spec"]["template"][
+        "spec"
+    ]["containers"]
     flags: list[str] = container["args"]
     return flags

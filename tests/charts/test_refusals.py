@@ -29,6 +29,14 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         "tls.secretName and tls.certManager.issuerRef.name are both set: set one",
     ),
     ({"tls.secretName": "s"}, "tls names a certificate, but tls.enabled is false: set it to true"),
+    (
+        {"gateway.tls.existingSecret": "s", "gateway.ingress": {"enabled": True, "hosts": ["a.example"]}},
+        "gateway.ingress speaks plain to the gateway, and gateway.tls has it ask for TLS",
+    ),
+    (
+        {"gateway.tls.existingSecret": "s", "gateway.httpRoute": _ROUTE},
+        "gateway.httpRoute and grpcRoute have Gateways speak plain",
+    ),
     ({"model.source": {}}, "model.source names no weights: set exactly one of demo, pvc"),
     ({"model.source.pvc": {"claimName": "w"}}, "model.source names several sources (demo, pvc): set exactly one"),
     (

@@ -113,6 +113,14 @@
 {{- fail "gateway.httpRoute and gateway.grpcRoute share host names on one listener, which Gateways refuse: set different hostnames, or parentRefs with different sectionName" -}}
 {{- end -}}
 {{- end -}}
+{{- if $gateway.tls.existingSecret -}}
+{{- if and $gateway.ingress.enabled (not (regexMatch "backend-protocol\"?: *\"?(HTTPS|https)" (toJson $gateway.ingress.annotations))) -}}
+{{- fail "gateway.ingress speaks plain to the gateway, and gateway.tls has it ask for TLS: leave one of them, or set the controller's annotation backend-protocol: HTTPS" -}}
+{{- end -}}
+{{- if or $gateway.httpRoute.enabled (and $gateway.grpcRoute.enabled (dig "grpcTls" true $gateway.settings)) -}}
+{{- fail "gateway.httpRoute and grpcRoute have Gateways speak plain to the gateway, and gateway.tls has it ask for TLS: leave one of them" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $gateway.tls.clientCertificates (not $gateway.tls.existingSecret) -}}
 {{- fail "gateway.tls.clientCertificates needs TLS on the gateway's ports: set gateway.tls.existingSecret" -}}
 {{- end -}}
