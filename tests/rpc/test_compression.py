@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from baton.rpc.compression import writer_of
+from baton.rpc.compression import compress_where_it_pays, writer_of
 from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, PublicPort
 
@@ -92,6 +93,15 @@ def test_a_coding_without_a_bound_is_not_taken() -> None:
         answer(_message(9), grpc.Compression.Deflate)
 
     assert refusal.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(("num_bytes", "is_left_plain"), [(100, True), (100_000, False), (200_000, True)])
+def test_large_answers_are_not_compressed(num_bytes: int, is_left_plain: bool) -> None:
+    """Of calls with one answer too: it would keep the event loop."""
+    context = Mock()
+    compress_where_it_pays(BytesValue(value=b"x" * num_bytes), context)
+
+    assert context.disable_next_message_compression.called == is_left_plain
 
 
 def test_health_takes_compressed_requests_too() -> None:

@@ -39,7 +39,7 @@ class ChatModelSettings(ServiceSettings):
     reasoning_parser: str = "auto"
     """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
-    """Threads that render templates, tokenize and hash; texts above 64 KiB have one of their own beside them."""
+    """Threads that render templates, tokenize and hash; texts above 64 KiB have one more, and no more, one by one."""
 
     @property
     def served_name(self) -> str:
@@ -239,10 +239,10 @@ class GrpcSettings(ServiceSettings):
     grpc_reflection: bool = True
     """Whether the gRPC port tells of its services: tools such as grpcurl need no protos then."""
     grpc_connection_seconds: float = Field(default=0.0, ge=0)
-    """Age, a tenth more or less, at which a connection is made anew, perhaps to another gateway; 0: only where
-    `drain_pause_seconds` asks for it."""
+    """Age, a tenth more or less, at which a connection is made anew, perhaps to another gateway; where
+    `drain_pause_seconds` is set, never more than 0.8 of it. 0: only where that asks for it."""
     grpc_connection_grace_seconds: float = Field(default=0.0, ge=0)
-    """Time that calls on such a connection have to end; 0: as long as they take."""
+    """Time that calls on such a connection have to end, longer ones are cut; 0: as long as they take."""
     health_port: int = Field(default=0, ge=0, le=65535)
     """Port of gRPC health alone, without TLS: for probes that show no certificate, as Kubernetes'; 0: none."""
 
@@ -274,7 +274,8 @@ class HttpSettings(ServiceSettings):
     """Largest request body, in gRPC largest message; more is refused with 413; auto: 8 MiB, or less where memory has no
     room for its tokens: 240 bytes each."""
     max_connections: int = Field(default=8192, ge=1)
-    """Connections at once, and never more than three quarters of the files that may be open; more are closed."""
+    """Connections of REST at once, and never more than three quarters of the files that may be open; more are closed.
+    The gRPC port has no such bound: where strangers reach it, what stands before it must have one."""
     max_address_connections: int = Field(default=4096, ge=1)
     """The same of one address; lower it where clients come without a proxy."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)

@@ -67,12 +67,17 @@ class InflatingInterceptor(grpc.aio.ServerInterceptor):
         return message
 
 
+def compress_where_it_pays(message: Message, context: Context) -> None:
+    """Have the next response of a call compressed only if it is neither small nor large."""
+    if not _LEAST_BYTES <= message.ByteSize() <= _MOST_BYTES:
+        context.disable_next_message_compression()
+
+
 def writer_of(context: Context) -> Callable[[Message], Awaitable[None]]:
     """Return what writes the responses of a call, compressed where it pays and the client takes that."""
 
     async def write(message: Message) -> None:
-        if not _LEAST_BYTES <= message.ByteSize() <= _MOST_BYTES:
-            context.disable_next_message_compression()
+        compress_where_it_pays(message, context)
         await context.write(message)
 
     return write

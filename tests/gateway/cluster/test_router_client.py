@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from baton.errors import BatonError, NotFoundError, UnavailableError
-from baton.gateway.cluster.router_client import NO_NODE, RouterClient, describe
+from baton.gateway.cluster.router_client import NO_NODE, ModelCatalog, RouterClient, describe
 from baton.gateway.generation.preparation import ContextLengthError
 from baton.internal.v1 import node_pb2
-from baton.internal.v1.router_service_pb2 import Placement, PlaceRequest, PlaceResponse
+from baton.internal.v1.router_service_pb2 import NodeState, Placement, PlaceRequest, PlaceResponse
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
 from baton.rpc.server import GrpcServer
 
@@ -74,6 +75,30 @@ def test_a_model_whose_nodes_stay_away_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="no node serves it") as caught:
         place(router, PlaceRequest())
     assert caught.value.reason == NO_NODE
+
+
+def test_one_look_that_fails_tells_clients_nothing() -> None:
+    """Requests that come meanwhile are placed a moment later; the second one in a row is told."""
+
+    async def problems() -> list[str]:
+        silence = UnavailableError("no router")
+        looks: list[Exception | None] = [silence, None, silence, None, silence, silence]
+        node = node_pb2.NodeDescription(node_id="decode-0", role=node_pb2.NODE_ROLE_DECODE, model_id="m")
+
+        async def look() -> list[NodeState]:
+            if (error := looks.pop(0)) is not None:
+                raise error
+            return [NodeState(node=node)]
+
+        router: Any = SimpleNamespace(list_node_states=look)
+        catalog = ModelCatalog(router, model_name="m", tokenizer_digest="", poll_seconds=1.0)
+        told = []
+        while looks:
+            await catalog.refresh()
+            told.append(catalog.problem)
+        return told
+
+    assert asyncio.run(problems()) == ["no router", "", "", "", "", "no router"]
 
 
 @pytest.mark.parametrize(("own_tokens", "is_bound"), [(0, False), (256, False), (4096, True)])

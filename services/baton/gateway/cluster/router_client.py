@@ -27,6 +27,8 @@ NO_NODE = "NO_NODE"
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 0.5
+_SECOND_LOOK_SECONDS = 0.5
+"""After a look that failed, until the next: a router that is just being replaced is no reason to leave."""
 _LATE_SECONDS = 0.02
 """After a node would have fallen silent, it is looked at."""
 _NUMBER = re.compile(r"[0-9.]+")
@@ -180,6 +182,7 @@ class ModelCatalog:
         self._on_problem: Callable[[str], None] = lambda _problem: None
         self._is_closed = False
         self._heard_seconds = poll_seconds
+        self._is_router_missed = False
         self.model_name = model_name
         """Name of the model without an adapter."""
 
@@ -206,12 +209,18 @@ class ModelCatalog:
             await asyncio.sleep(min(self._poll_seconds, self._heard_seconds))
 
     async def refresh(self) -> None:
-        """Look at the router's nodes once; a failure becomes `problem`."""
+        """Look at the router's nodes once; a failure becomes `problem`, one by itself only if it took long."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         try:
             states = await self._router.list_node_states()
         except BatonError as error:
-            self._note(error.message)
+            if self._is_router_missed or self._problem or clock() - begun > _SECOND_LOOK_SECONDS:
+                self._note(error.message)
+            self._is_router_missed = True
+            self._heard_seconds = min(self._heard_seconds, _SECOND_LOOK_SECONDS)
             return
+        self._is_router_missed = False
         nodes = [state.node for state in states]
         self._on_nodes({node.node_id for node in nodes})
         served = describe(self.model_name, nodes)

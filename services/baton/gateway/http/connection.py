@@ -333,6 +333,7 @@ class Connections:
         self.held = held
         """Bytes of requests, over all of them."""
         self._limits = limits
+        self._num_connections = 0
         self._num_of_host: Counter[str] = Counter()
         self.is_leaving = False
         """Whether every answer ends its connection: the server stops soon."""
@@ -342,14 +343,16 @@ class Connections:
     def enter(self, host: str) -> bool:
         """Count a connection from an address, unless there are too many; return whether it was counted."""
         limits = self._limits
-        is_full = self._num_of_host.total() >= limits.max_connections
+        is_full = self._num_connections >= limits.max_connections
         if is_full or self._num_of_host[host] >= limits.max_address_connections:
             return False
+        self._num_connections += 1
         self._num_of_host[host] += 1
         return True
 
     def leave(self, host: str) -> None:
         """Count a connection from an address no more."""
+        self._num_connections -= 1
         self._num_of_host[host] -= 1
         if not self._num_of_host[host]:
             del self._num_of_host[host]

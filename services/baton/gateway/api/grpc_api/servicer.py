@@ -29,7 +29,7 @@ from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
-from baton.rpc.compression import writer_of
+from baton.rpc.compression import compress_where_it_pays, writer_of
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
 from baton.telemetry import names
@@ -86,6 +86,7 @@ class GenerationServicer(GenerationServiceServicer):
             if request.include_pieces:
                 response.pieces.extend(piece or "" for piece in self._generator.preparation.pieces(token_ids))
             _check_size(response, request.WhichOneof("input") or "input", "CountTokens counts its tokens")
+            compress_where_it_pays(response, context)
             return response
 
     async def Detokenize(  # noqa: N802
@@ -99,6 +100,7 @@ class GenerationServicer(GenerationServiceServicer):
                 raise error.renamed("token_ids") from error
             response = wire.DetokenizeResponse(text=text)
             _check_size(response, "token_ids", "ask for fewer at a time")
+            compress_where_it_pays(response, context)
             return response
 
     async def CountTokens(  # noqa: N802
