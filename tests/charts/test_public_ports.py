@@ -34,6 +34,16 @@ def test_tls_is_claimed_where_both_ports_have_it(changes: dict[str, Any], relies
     assert [flag for flag in flags if flag in ("--insecure=true", "--tls-ends-upstream=true")] == relies_on
 
 
+def test_client_certificates_keep_strangers_from_ports_with_tls_alone() -> None:
+    """A gRPC port whose TLS a Gateway ends sees none, and would refuse to start without keys."""
+    values = {"tls.existingSecret": "public", "tls.clientCertificates": True}
+    before_grpc = _GRPC_ROUTE | {"settings.grpcTls": False}
+
+    assert "--insecure=true" not in _gateway_flags(values)
+    assert "--insecure=true" in _gateway_flags(values | before_grpc)
+    assert "whoever reaches the gateway" in _notes(_values(values | before_grpc))
+
+
 def test_names_of_the_settings_stand_beside_those_of_the_chart() -> None:
     """None of them is lost."""
     flags = _gateway_flags(_INGRESS | {"settings.allowedHosts": "lb.example,c.example"})

@@ -33,6 +33,12 @@
 {{ join " and " $plain }}
 {{- end -}}
 
+{{/* Whether whoever reaches a public port may ask: it asks for no key, and for no certificate. */}}
+{{- define "baton.tls.isOpen" -}}
+{{- $gateway := .Values.gateway -}}
+{{- if not (or $gateway.apiKeys.existingSecret (and $gateway.tls.clientCertificates (dig "grpcTls" true $gateway.settings))) -}}true{{- end -}}
+{{- end -}}
+
 {{/* What the gateway's public ports rely on: who ends TLS before them; else that none but friends reach them. */}}
 {{- define "baton.tls.publicFlags" -}}
 {{- $gateway := .Values.gateway -}}
@@ -49,7 +55,7 @@
 {{- if and (not $plain) (not (and $own (dig "grpcTls" true $gateway.settings))) }}
 - "--tls-ends-upstream=true"
 {{- end }}
-{{- if or $plain (not (or $gateway.apiKeys.existingSecret (and $gateway.tls.clientCertificates (dig "grpcTls" true $gateway.settings)))) }}
+{{- if or $plain (include "baton.tls.isOpen" .) }}
 - "--insecure=true"
 {{- end }}
 {{- end -}}
