@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -116,6 +117,20 @@ def test_a_snapshot_comes_and_goes_in_parts() -> None:
     assert index.longest_prefixes(HASHES) == {"a": 4}
     while index.shrink(publishers["a"], "a", 3):
         pass
+    assert index.num_entries == 0
+
+
+def test_forgetting_in_parts_costs_no_more_than_what_is_forgotten() -> None:
+    """Not a look through all that went before, for each part."""
+    hashes = [BlockHash(number.to_bytes(16, "big")) for number in range(40_000)]
+    index, publishers = index_of({"a": hashes, "b": hashes})
+
+    began = time.thread_time()
+    index.forget(publishers["b"], "b")
+    at_once = time.thread_time() - began
+    while index.shrink(publishers["a"], "a", 1):
+        pass
+    assert time.thread_time() - began < 20 * at_once
     assert index.num_entries == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer, PublicPort
-from baton.security.tls import TlsIdentity, secured_by
+from baton.security.tls import ServerTlsSettings, TlsIdentity, secured_by
 from security.identities import identity
 from system.plan import free_ports
 
@@ -145,6 +146,25 @@ def test_probes_without_a_certificate_learn_health_and_nothing_else(tmp_path: Pa
                 assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
     asyncio.run(run())
+
+
+def test_a_taken_health_port_is_named(tmp_path: Path) -> None:
+    """Not the address of the service, which is free."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        health_port = holder.getsockname()[1]
+        who = identity(tmp_path, trustme.CA(), health_port=health_port)
+        with secured_by(who), pytest.raises(ConfigurationError, match=f"on 127.0.0.1:{health_port} for health"):
+            asyncio.run(_start("127.0.0.1:0"))
+
+
+async def _start(address: str) -> None:
+    await GrpcServer(address).start()
+
+
+def test_a_service_that_does_not_say_where_it_listens_is_not_taken_for_a_local_one() -> None:
+    """Whoever forgets `host` is told."""
+    with pytest.raises(ValueError, match="without a certificate"):
+        ServerTlsSettings()
 
 
 def test_half_of_the_files_are_refused_by_name(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ class CacheIndex:
         known = self._nodes.get(node_id)
         if known is None or known.publisher != publisher or not known.hashes:
             return False
-        self._remove(node_id, known, tuple(islice(known.hashes, num_blocks)))
+        for _ in range(min(num_blocks, len(known.hashes))):
+            self._let_go(node_id, known.hashes.pop())
         return True
 
     def apply(
@@ -216,10 +217,13 @@ class CacheIndex:
 
     def _remove(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
         for block_hash in hashes:
-            if block_hash not in known.hashes:
-                continue
-            self.num_entries -= 1
-            known.hashes.discard(block_hash)
-            self._holders[block_hash].discard(node_id)
-            if not self._holders[block_hash]:
-                del self._holders[block_hash]
+            if block_hash in known.hashes:
+                known.hashes.discard(block_hash)
+                self._let_go(node_id, block_hash)
+
+    def _let_go(self, node_id: str, block_hash: BlockHash) -> None:
+        """Note that a block which the node held has left its set."""
+        self.num_entries -= 1
+        self._holders[block_hash].discard(node_id)
+        if not self._holders[block_hash]:
+            del self._holders[block_hash]

@@ -116,9 +116,9 @@ class GrpcServer:
                 self.port = self._server.add_secure_port(self._address, credentials)
             else:
                 self.port = self._server.add_insecure_port(self._address)
-            await self._start_probed()
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {self._address}: {error}") from error
+        await self._start_probed()
         self.set_serving(is_serving)
         await self._server.start()
         log.info("grpc_listening address=%s port=%d services=%s", self._address, self.port, ",".join(self._names))
@@ -132,9 +132,12 @@ class GrpcServer:
     async def _start_probed(self) -> None:
         """Serve health, and nothing else, without TLS to those who have no certificate: Kubernetes' probes."""
         if self._probed:
-            host = self._address.rpartition(":")[0]
+            address = f"{self._address.rpartition(':')[0]}:{self._health_port}"
             self._health.serve_on(self._probed)
-            self._probed.add_insecure_port(f"{host}:{self._health_port}")
+            try:
+                self._probed.add_insecure_port(address)
+            except RuntimeError as error:
+                raise ConfigurationError(f"cannot listen on {address} for health: {error}") from error
             await self._probed.start()
 
     def set_serving(self, is_serving: bool, *, is_alive: bool | None = None) -> None:

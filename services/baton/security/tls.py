@@ -241,7 +241,7 @@ class ServerTlsSettings(TlsSettings, ExposureSettings):
 
     def open_doors(self) -> Sequence[str]:
         """Return that other machines are served without a certificate, if they are."""
-        host = str(getattr(self, "host", "localhost"))
+        host = str(getattr(self, "host", ""))
         if is_loopback(host) or self.tls_cert_file is not None:
             return ()
         remedy = "set tls_cert_file, tls_key_file and tls_ca_file (`baton authority create` makes them)"
