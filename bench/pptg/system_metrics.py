@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 from bench.client.completion import Clock
 from bench.client.http_client import HttpClient, HttpError
@@ -86,26 +86,11 @@ def energy_joules(samples: Sequence[PowerSample], begin_seconds: float, end_seco
         begin_seconds: Beginning of the window.
         end_seconds: End of the window, not before its beginning.
     """
-    inner = [sample for sample in samples if begin_seconds < sample.seconds < end_seconds]
-    points = [
-        PowerSample(begin_seconds, _watts_at(samples, begin_seconds)),
-        *inner,
-        PowerSample(end_seconds, _watts_at(samples, end_seconds)),
-    ]
-    return sum(
-        (before.watts + after.watts) / 2 * (after.seconds - before.seconds) for before, after in pairwise(points)
-    )
-
-
-def _watts_at(samples: Sequence[PowerSample], seconds: float) -> float:
-    index = bisect_left(samples, seconds, key=lambda sample: sample.seconds)
-    if index == 0:
-        return samples[0].watts
-    if index == len(samples):
-        return samples[-1].watts
-    before, after = samples[index - 1], samples[index]
-    share = (seconds - before.seconds) / (after.seconds - before.seconds)
-    return before.watts + (after.watts - before.watts) * share
+    times, watts = np.array(samples).T
+    inner = times[(begin_seconds < times) & (times < end_seconds)]
+    points = np.concatenate(([begin_seconds], inner, [end_seconds]))
+    power = np.interp(points, times, watts)
+    return float(np.diff(points) @ (power[1:] + power[:-1]) / 2)
 
 
 async def _poll_forever(client: HttpClient, clock: Clock, metrics: SystemMetrics) -> None:
