@@ -21,7 +21,7 @@ from bench.client.completion import BENCH_PATH, CHAT_PATH, Sampling, describe_se
 from bench.client.http_client import HttpClient, HttpError, headers_from
 from bench.pptg.batch import Batch, Target, count_by_server, run_batch
 from bench.pptg.options import parser, settings_of
-from bench.pptg.prompt_sizer import ATOMS, NoOpening, Openings, PromptSizer, Recipe, tokenizer_count
+from bench.pptg.prompt_sizer import ATOMS, PromptSizer, Recipe, tokenizer_count
 from bench.pptg.report import BatchRun, Setting, table, write_result
 from bench.pptg.system_metrics import SystemMetrics, sampled
 from bench.results_file import describe_machine
@@ -148,8 +148,8 @@ async def _target(client: HttpClient, options: argparse.Namespace) -> Target:
 
 def _sizer(target: Target, options: argparse.Namespace) -> PromptSizer:
     count = tokenizer_count(options.tokenizer) if options.tokenizer else partial(count_by_server, target)
-    openings = NoOpening() if options.use_prefix_cache else Openings(Random())
-    return PromptSizer(count, openings, [options.atom] if options.atom else ATOMS)
+    random = None if options.use_prefix_cache else Random()
+    return PromptSizer(count, random, [options.atom] if options.atom else ATOMS)
 
 
 async def _cluster(client: HttpClient) -> object:

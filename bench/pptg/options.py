@@ -6,6 +6,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+from bench.options import at_least, list_of
 from bench.pptg.report import Setting
 
 
@@ -18,12 +19,14 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="model to ask; default: the first that the server has")
     parser.add_argument("--endpoint", choices=("auto", "bench", "chat"), default="auto",
                         help="/bench/chat/completions, /v1/chat/completions, or the first where it exists")  # fmt: skip
-    parser.add_argument("--pp", type=_integers, required=True, help="prompt tokens, separated by commas")
-    parser.add_argument("--tg", type=_integers, required=True, help="output tokens, separated by commas")
+    parser.add_argument("--pp", type=list_of(at_least(1)), required=True, help="prompt tokens, separated by commas")
+    parser.add_argument("--tg", type=list_of(at_least(1)), required=True, help="output tokens, separated by commas")
     parser.add_argument(
         "--combine", choices=("product", "zip"), default="product", help="of --pp and --tg (%(default)s)"
     )
-    parser.add_argument("--concurrency", type=_integers, default=[1], help="requests at once, separated by commas (1)")
+    parser.add_argument(
+        "--concurrency", type=list_of(at_least(1)), default=[1], help="requests at once, separated by commas (1)"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="batches per setting (%(default)s)")
     parser.add_argument("--warmup", type=int, default=0, help="batches of the first setting before (%(default)s)")
     parser.add_argument("--use-prefix-cache", action="store_true", help="the same prompt every time, caches on")
@@ -54,10 +57,3 @@ def settings_of(options: argparse.Namespace) -> list[Setting]:
         else itertools.product(options.pp, options.tg)
     )
     return [Setting(pp, tg, concurrency) for pp, tg in pairs for concurrency in options.concurrency]
-
-
-def _integers(text: str) -> list[int]:
-    values = [int(value) for value in text.split(",")]
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: each is 1 or more")
-    return values

@@ -25,39 +25,23 @@ class Recipe:
     repetitions: int
 
 
-class Openings:
-    """Draws beginnings of prompts: all of one shape (three-digit numbers, a space after each), no two equal.
+class PromptSizer:
+    """Finds recipes for lengths and makes prompts by them.
 
-    Three digits, since tokenizers that join digits join up to three: every opening has as many tokens as any other.
+    Args:
+        count: Counts tokens.
+        random: Draws openings, which keep prompts apart; None: prompts of one length are equal.
+        atoms: Tried in this order.
     """
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
-
-    def draw(self) -> str:
-        """Return an opening; one in 10^11 is drawn twice."""
-        return "".join(f"{self._random.randrange(100, 1000)} " for _ in range(4))
-
-
-class NoOpening:
-    """Keeps prompts of one length equal, for measurements with the prefix cache."""
-
-    def draw(self) -> str:
-        """Return nothing."""
-        return ""
-
-
-class PromptSizer:
-    """Finds recipes for lengths and makes prompts by them."""
-
-    def __init__(self, count: Count, openings: Openings | NoOpening, atoms: Sequence[str] = ATOMS) -> None:
+    def __init__(self, count: Count, random: Random | None, atoms: Sequence[str] = ATOMS) -> None:
         self._count = count
-        self._openings = openings
+        self._random = random
         self._atoms = atoms
 
     def prompt(self, recipe: Recipe) -> str:
         """Return a prompt with an opening of its own."""
-        return self._openings.draw() + recipe.atom * recipe.repetitions
+        return self._opening() + recipe.atom * recipe.repetitions
 
     async def fit(self, num_tokens: int) -> Recipe:
         """Return a recipe for prompts of `num_tokens` tokens: the first atom that can make it.
@@ -67,7 +51,7 @@ class PromptSizer:
         Raises:
             ValueError: If the template alone is longer, or no atom makes the length.
         """
-        overhead = await self._count(self._openings.draw())
+        overhead = await self._count(self._opening())
         if overhead > num_tokens:
             raise ValueError(f"{num_tokens} prompt tokens are fewer than template and opening have: {overhead}")
         for atom in self._atoms:
@@ -75,6 +59,13 @@ class PromptSizer:
             if repetitions is not None:
                 return Recipe(atom, repetitions)
         raise ValueError(f"no repetition of {list(self._atoms)} makes {num_tokens} tokens; choose another --atom")
+
+    def _opening(self) -> str:
+        """Return four three-digit numbers, a space after each; one such beginning in 10^11 is drawn twice.
+
+        Three digits, since tokenizers that join digits join up to three: every opening has as many tokens as any other.
+        """
+        return "" if self._random is None else "".join(f"{self._random.randrange(100, 1000)} " for _ in range(4))
 
     async def _search(self, target: int, atom: str, overhead: int) -> int | None:
         """Return how often to repeat the atom; None if it skips the target.

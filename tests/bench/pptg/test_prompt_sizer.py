@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from bench.pptg.prompt_sizer import NoOpening, Openings, PromptSizer, Recipe
+from bench.pptg.prompt_sizer import PromptSizer, Recipe
 
 OVERHEAD = 11
 """Tokens of the imagined chat template."""
@@ -42,7 +42,7 @@ def merged(content: str) -> int:
 def test_every_length_is_reached_whatever_the_tokenizer(rule: Callable[[str], int], target: int) -> None:
     """A prompt by the recipe has the length; with bytes, `"a "` skips odd lengths and another atom makes them."""
     counter = Counter(rule)
-    sizer = PromptSizer(counter, Openings(Random(1)) if rule is words else NoOpening())
+    sizer = PromptSizer(counter, Random(1) if rule is words else None)
 
     recipe = asyncio.run(sizer.fit(target))
 
@@ -53,7 +53,7 @@ def test_a_regular_atom_costs_few_counts() -> None:
     """The atom's rate leads to the length at once; each count is a request."""
     counter = Counter(words)
 
-    asyncio.run(PromptSizer(counter, NoOpening()).fit(100_000))
+    asyncio.run(PromptSizer(counter, None).fit(100_000))
 
     assert len(counter.contents) <= 4
 
@@ -61,12 +61,12 @@ def test_a_regular_atom_costs_few_counts() -> None:
 def test_a_template_longer_than_the_length_is_refused() -> None:
     """No prompt can be shorter than its template."""
     with pytest.raises(ValueError, match="10 prompt tokens are fewer"):
-        asyncio.run(PromptSizer(Counter(words), NoOpening()).fit(10))
+        asyncio.run(PromptSizer(Counter(words), None).fit(10))
 
 
 def test_a_length_that_no_atom_makes_is_refused() -> None:
     """An atom of three tokens makes every third length."""
-    sizer = PromptSizer(Counter(len), NoOpening(), ["abc"])
+    sizer = PromptSizer(Counter(len), None, ["abc"])
 
     assert asyncio.run(sizer.fit(OVERHEAD + 300)) == Recipe("abc", 100)
     with pytest.raises(ValueError, match="choose another --atom"):
@@ -76,7 +76,7 @@ def test_a_length_that_no_atom_makes_is_refused() -> None:
 def test_openings_keep_prompts_apart_and_their_lengths_equal() -> None:
     """Cold prompts differ from their beginning on, those of the search too."""
     counter = Counter(len)
-    sizer = PromptSizer(counter, Openings(Random(1)))
+    sizer = PromptSizer(counter, Random(1))
     recipe = asyncio.run(sizer.fit(200))
     prompts = [sizer.prompt(recipe) for _ in range(50)]
 
@@ -87,6 +87,6 @@ def test_openings_keep_prompts_apart_and_their_lengths_equal() -> None:
 
 def test_prompts_for_the_prefix_cache_are_equal() -> None:
     """Without an opening, a length is one text."""
-    sizer = PromptSizer(Counter(len), NoOpening())
+    sizer = PromptSizer(Counter(len), None)
 
     assert sizer.prompt(Recipe("a", 5)) == sizer.prompt(Recipe("a", 5)) == "aaaaa"
