@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import grpc
+import psutil
 
 import baton.v1
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.node_pb2 import NODE_ROLE_PREFILL
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.v1.generation_pb2 import SamplingParameters
 from bench.processes import free_port, running_server, wait_until_served
 
 DEMO_MODEL = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 """Folder of the demo model."""
+MODEL = "model"
+"""Served name."""
 NodeTable = Mapping[str, str | int | float | bool]
 """A node as a `[[node]]` table of `baton up --nodes` has it: its role, its engine, and settings by name."""
 ROUTER_PORT_OFFSET = 10
 """`baton up` puts the router's port there, above the REST API's."""
+_REGISTER_SECONDS = 120.0
 
 
 class Endpoints(NamedTuple):
@@ -64,12 +76,60 @@ def running_cluster(
         tables, log = Path(folder, "nodes.toml"), Path(folder, "log")
         tables.write_text("\n".join(map(_table, nodes)), encoding="utf-8")
         http_port = free_port(ROUTER_PORT_OFFSET)
-        command = [sys.executable, "-m", "baton.cli", "up", "--model", str(model), "--model-name", "model"]
+        command = [sys.executable, "-m", "baton.cli", "up", "--model", str(model), "--model-name", MODEL]
         command += ["--nodes", str(tables), "--http-port", str(http_port), "--grpc-port", str(free_port())]
         with running_server(command, log, {"GOMP_SPINCOUNT": "0", **(environment or {})}) as process:
             url = f"http://127.0.0.1:{http_port}"
             wait_until_served(process, f"{url}/ready", log, "baton up")
             yield Endpoints(url, f"127.0.0.1:{http_port + ROUTER_PORT_OFFSET}", process.pid)
+
+
+def registered_nodes(router: str, count: int) -> list[NodeState]:
+    """Return a cluster's nodes once all have registered, and a link to who generates has been measured.
+
+    Links are waited for where a node only prefills, two minutes at most: what then is not measured stays unknown.
+
+    Raises:
+        TimeoutError: If fewer register.
+    """
+    deadline, states = time.monotonic() + _REGISTER_SECONDS, list[NodeState]()
+    with grpc.insecure_channel(router) as channel:
+        stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+        while (seconds := deadline - time.monotonic()) > 0:
+            with suppress(grpc.RpcError):  # the router has just begun, or never does: the deadline decides
+                states = list(stub.ListNodes(ListNodesRequest(), wait_for_ready=True, timeout=seconds).nodes)
+            has_links = any(each.links for each in states)
+            if len(states) == count and (has_links or all(each.node.role != NODE_ROLE_PREFILL for each in states)):
+                return states
+            time.sleep(0.2)
+    if len(states) == count:
+        return states
+    raise TimeoutError(f"{len(states)} of {count} nodes registered within {_REGISTER_SECONDS:g} seconds")
+
+
+def generate_request(
+    name: str, prompt: Sequence[int], num_output_tokens: int, **fields: Any
+) -> DecodeServiceGenerateRequest:
+    """Return a request to a decode node for exactly so many tokens, greedily, with further fields of the message."""
+    sampling = SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens)
+    asked: dict[str, Any] = {
+        "request_id": name,
+        "attempt": 1,
+        "model_id": MODEL,
+        "prompt_token_ids": prompt,
+        "sampling": sampling,
+    }
+    return DecodeServiceGenerateRequest(**asked, **fields)
+
+
+def services_of(process_id: int) -> dict[str, psutil.Process]:
+    """Return the processes that `baton up` has started, by role."""
+    found: dict[str, psutil.Process] = {}
+    for child in psutil.Process(process_id).children(recursive=True):
+        with suppress(psutil.Error):
+            words = child.cmdline()
+            found |= {name: child for name in ("gateway", "router", "decode") if name in words}
+    return found
 
 
 def _table(settings: NodeTable) -> str:

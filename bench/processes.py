@@ -179,6 +179,13 @@ def wait_until_served(
     raise TimeoutError(f"{name} did not serve within {START_SECONDS:g} seconds\n{_tail(log)}")
 
 
+def chat_request(url: str, model: str) -> urllib.request.Request:
+    """Return a request for one token of a chat, which a server answers once it has its model."""
+    body = {"model": model, "messages": [{"role": "user", "content": "able"}], "max_tokens": 1}
+    headers = {"content-type": "application/json"}
+    return urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
+
+
 def free_port(offset: int = 0) -> int:
     """Return a port of 127.0.0.1 that nobody listens on, nor, given an offset, on the one that much above it."""
     while True:

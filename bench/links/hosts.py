@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,27 +12,23 @@ from pathlib import Path
 
 import grpc
 
-from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
+from baton.internal.v1.router_service_pb2 import NodeState
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+from bench.local_cluster import MODEL, NodeTable, registered_nodes
 from bench.processes import running_server
 
-MODEL = "model"
-"""Served name."""
 ROUTER = f"{NEAR_ADDRESS}:18910"
 _CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
 _NODE_PORT = 18920
-_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostedNode:
     """A node and where it runs."""
 
-    role: str
-    """As `baton serve` names it."""
-    flags: Sequence[str]
-    """Further flags."""
+    table: NodeTable
+    """Its role, its engine and its settings."""
     is_far: bool
     """Whether it runs behind the link."""
 
@@ -57,28 +52,22 @@ class Hosts:
         process = running_server(self._link.far_command(command) if is_far else command, log, environment)
         return self._stack.enter_context(process), log
 
-    def wait_for_nodes(self, num_nodes: int, num_links: int) -> list[NodeState]:
-        """Return the nodes once all have registered and so many links have been measured.
+    def wait_for_nodes(self, num_nodes: int) -> list[NodeState]:
+        """Return the nodes once all have registered, as `registered_nodes` does.
 
         Raises:
             TimeoutError: If they do not in time; the message has the ends of the logs.
         """
-        deadline = time.monotonic() + _START_SECONDS
-        while (seconds := deadline - time.monotonic()) > 0:
-            try:
-                states = list(self.router.ListNodes(ListNodesRequest(), wait_for_ready=True, timeout=seconds).nodes)
-            except grpc.RpcError:  # the router has just begun, or never does: the deadline decides
-                continue
-            if len(states) == num_nodes and sum(len(state.links) for state in states) >= num_links:
-                return states
-            time.sleep(0.2)
-        tails = "\n".join(path.read_text()[-2000:] for path in sorted(self._logs.iterdir()))
-        raise TimeoutError(f"the nodes did not register within {_START_SECONDS:g} seconds\n{tails}")
+        try:
+            return registered_nodes(ROUTER, num_nodes)
+        except TimeoutError as error:
+            tails = "\n".join(path.read_text()[-2000:] for path in sorted(self._logs.iterdir()))
+            raise TimeoutError(f"{error}\n{tails}") from error
 
 
 @contextmanager
 def hosted_cluster(
-    link: ShapedLink, model: Path, nodes: Sequence[HostedNode], num_links: int = 0
+    link: ShapedLink, model: Path, nodes: Sequence[HostedNode]
 ) -> Iterator[tuple[Hosts, list[NodeState]]]:
     """Run router, cache index and nodes as long as the context lasts; yield them once all have registered.
 
@@ -86,7 +75,6 @@ def hosted_cluster(
         link: Between the hosts.
         model: Folder of the model; for mock engines its tokenizer and vocabulary.
         nodes: In order; node `i` is called node-i.
-        num_links: So many links must have been measured.
 
     Raises:
         TimeoutError: If the nodes do not register.
@@ -100,5 +88,6 @@ def hosted_cluster(
         for number, node in enumerate(nodes):
             host = FAR_ADDRESS if node.is_far else NEAR_ADDRESS
             place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index, "--insecure")
-            hosts.serve(node.role, *place, *node.flags, is_far=node.is_far)
-        yield hosts, hosts.wait_for_nodes(len(nodes), num_links)
+            settings = [f"--{key.replace('_', '-')}={value}" for key, value in node.table.items() if key != "role"]
+            hosts.serve(str(node.table["role"]), *place, *settings, is_far=node.is_far)
+        yield hosts, hosts.wait_for_nodes(len(nodes))

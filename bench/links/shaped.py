@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from baton.internal.v1 import router_service_pb2
-from bench.links.shaped_cluster import Cluster, NodePlan, NotRemoteError, shaped_cluster
+from bench.links.shaped_cluster import Cluster, NotRemoteError, shaped_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
+from bench.local_cluster import NodeTable, mock_node, real_node
+from bench.options import at_least, list_of, positive
 from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
 
-_SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "1200")
-_SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
-_ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
+_SPARK, _ULTRA = mock_node("prefill", "dgx-spark", 1), mock_node("decode", "m3-ultra", 1)
+_SPARK_ALONE = mock_node("decode", "dgx-spark", 1)
 _TABLE_TOKENS, _TABLE_OUTPUT, _TABLE_RATE = 8192, 32, 10e9
 _WARM_TOKENS = 512
 """Prompt before those that count: connections are opened, and the router learns how long outputs are."""
@@ -43,8 +43,8 @@ class Pair:
     """Two nodes and the prompts that they are given."""
 
     name: str
-    prefill: NodePlan
-    decode: NodePlan
+    prefill: NodeTable
+    decode: NodeTable
     prompt_lengths: tuple[int, ...]
 
 
@@ -120,7 +120,12 @@ class Row:
 
 PAIRS = (
     Pair("DGX Spark to M3 Ultra (mock, llama-3.1-8b)", _SPARK, _ULTRA, (512, 1024, 2048, 4096, 8192)),
-    Pair("torch to MLX (CPU, demo model)", NodePlan("torch"), NodePlan("mlx"), (512, 1024, 2048)),
+    Pair(
+        "torch to MLX (CPU, demo model)",
+        real_node("prefill", "torch"),
+        real_node("decode", "mlx"),
+        (512, 1024, 2048),
+    ),
 )
 
 
@@ -128,13 +133,11 @@ def main() -> None:
     """Measure, print tables, draw, and write the raw samples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="model folder; mocks take its tokenizer")
-    parser.add_argument("--rates", default="1,5,10", help="Gb/s, separated by commas")
-    parser.add_argument("--repeat", type=int, default=3, help="prompts per row; all rows take a minute with 1")
+    parser.add_argument("--rates", type=list_of(positive), default="1,5,10", help="Gb/s, separated by commas")
+    parser.add_argument("--repeat", type=at_least(1), default=3, help="prompts per row; all rows take a minute with 1")
     parser.add_argument("--max-tokens", type=int, default=8192, help="longest prompt")
     parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
     options = parser.parse_args()
-    if options.repeat < 1:
-        parser.error(f"--repeat: expected 1 or more, got {options.repeat}")
     with shaped_link() as link:
         rows = list(_measure_links(link, options))
         table = list(_measure_table(link, options)) if options.max_tokens >= _TABLE_TOKENS else []
@@ -147,7 +150,7 @@ def main() -> None:
 
 def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Row]:
     columns = ("Gb/s", "tokens", "compute", "wire", "start", "bound", "ratio", "hidden")
-    rates = [1e9 * float(text) for text in options.rates.split(",")]
+    rates = [1e9 * gigabits for gigabits in options.rates]
     for pair in PAIRS:
         print(f"\n{pair.name}\n" + " ".join(f"{column:>9}" for column in columns), flush=True)
         lengths = [length for length in pair.prompt_lengths if length <= options.max_tokens]
@@ -174,7 +177,7 @@ def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[di
     print(f"\n{_TABLE_TOKENS} + {_TABLE_OUTPUT} tokens, {_TABLE_RATE / 1e9:.0f} Gb/s")
     print(f"{'nodes':24} {'predicted':>9} {'measured':>9} {'ratio':>9}", flush=True)
     link.set_rate(_TABLE_RATE)
-    rows = (("DGX Spark", _SPARK, None), ("M3 Ultra", _ULTRA, None), ("DGX Spark to M3 Ultra", _ULTRA, _SPARK))
+    rows = (("DGX Spark", _SPARK_ALONE, None), ("M3 Ultra", _ULTRA, None), ("DGX Spark to M3 Ultra", _ULTRA, _SPARK))
     for name, decode, prefill in rows:
         with shaped_cluster(link, options.model, decode, prefill) as cluster:
             generate_remotely(cluster, _WARM_TOKENS, 1, _TABLE_OUTPUT)
@@ -191,12 +194,6 @@ def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[di
         }
 
 
-def _predicted_seconds(placement: router_service_pb2.Placement, num_output_tokens: int) -> float:
-    """Return the router's estimate of the time until the last token."""
-    estimate = placement.estimate
-    return estimate.start_seconds + (num_output_tokens - 1) * estimate.step_seconds
-
-
 def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
     """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
     for attempt in range(1, _MAX_ATTEMPTS + 1):
@@ -209,12 +206,13 @@ def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_o
             if attempt == _MAX_ATTEMPTS:
                 raise
             print(f"again, {num_prompt_tokens} tokens: {error}", flush=True)
+    estimate = placement.estimate
     return Sample(
         compute_seconds=summary.prefill_duration.ToNanoseconds() / 1e9,
         transfer_seconds=summary.transfer_duration.ToNanoseconds() / 1e9,
         exposed_seconds=summary.exposed_duration.ToNanoseconds() / 1e9,
         last_token_seconds=times[-1] - started,
-        predicted_seconds=_predicted_seconds(placement, num_output_tokens),
+        predicted_seconds=estimate.start_seconds + (num_output_tokens - 1) * estimate.step_seconds,
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,
     )

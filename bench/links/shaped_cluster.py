@@ -12,30 +12,20 @@ from pathlib import Path
 import grpc
 
 from baton.internal.v1 import router_service_pb2
-from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.internal.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
-from bench.links.hosts import MODEL, HostedNode, hosted_cluster
+from baton.v1.generation_pb2 import PlacementSummary
+from bench.links.hosts import HostedNode, hosted_cluster
 from bench.links.shaped_link import ShapedLink
+from bench.local_cluster import MODEL, NodeTable, generate_request
 
 _CALL_TIMEOUT_SECONDS = 300.0
 
 
 class NotRemoteError(RuntimeError):
     """A prompt that the prefill node should have computed was computed elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodePlan:
-    """One node."""
-
-    engine: str
-    """"torch", "mlx" or "mock"."""
-    flags: tuple[str, ...] = ()
-    """Further flags of `baton serve`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +67,9 @@ class Cluster:
             NotRemoteError: If the prompt was to be computed on the prefill node, and was not.
         """
         tokens = random.Random(seed)
-        request = DecodeServiceGenerateRequest(
-            request_id=f"bench-{seed}-{time.time_ns()}",
-            attempt=1,
-            model_id=MODEL,
-            prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
-            sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
-            placement=placement,
-            bypass_prefix_cache=True,
-        )
+        prompt = [tokens.randrange(3, 90) for _ in range(num_prompt_tokens)]
+        name = f"bench-{seed}-{time.time_ns()}"
+        request = generate_request(name, prompt, num_output_tokens, placement=placement, bypass_prefix_cache=True)
         times, summary = list[float](), PlacementSummary()
         for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
             if response.HasField("tokens"):
@@ -99,7 +83,7 @@ class Cluster:
 
 
 @contextmanager
-def shaped_cluster(link: ShapedLink, model: Path, decode: NodePlan, prefill: NodePlan | None) -> Iterator[Cluster]:
+def shaped_cluster(link: ShapedLink, model: Path, decode: NodeTable, prefill: NodeTable | None) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
     Args:
@@ -111,10 +95,10 @@ def shaped_cluster(link: ShapedLink, model: Path, decode: NodePlan, prefill: Nod
     Raises:
         TimeoutError: If the nodes do not register.
     """
-    hosted = [HostedNode("decode", ("--engine", decode.engine, *decode.flags), is_far=False)]
+    hosted = [HostedNode(decode, is_far=False)]
     if prefill is not None:
-        hosted.append(HostedNode("prefill", ("--engine", prefill.engine, *prefill.flags), is_far=True))
-    with hosted_cluster(link, model, hosted, len(hosted) - 1) as (hosts, states):
+        hosted.append(HostedNode(prefill, is_far=True))
+    with hosted_cluster(link, model, hosted) as (hosts, states):
         nodes = {state.node.role: state.node for state in states}
         decode_node = nodes[NODE_ROLE_DECODE]
         with grpc.insecure_channel(decode_node.address) as channel:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
-from baton.internal.v1 import router_service_pb2
-from baton.internal.v1.router_service_pb2 import ListNodesResponse
-from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
-from bench.local_cluster import Endpoints, NodeTable, mock_node, real_node, running_cluster
+from bench.local_cluster import Endpoints, NodeTable, mock_node, real_node, registered_nodes, running_cluster
 from bench.node_rates import NodeRates, rates_of
 from bench.processes import free_port, wait_until_served
 
@@ -27,7 +21,6 @@ DEPLOYMENTS = {
 """Roles of the two nodes by the deployment's name."""
 _HARDWARE = ("a100", "m3-ultra")
 _GIGABIT = 1e9
-_LINK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,41 +83,20 @@ class NodeFacts:
 
 
 def read_facts(router: str) -> NodeFacts:
-    """Return speeds and link as the nodes registered them; waits until the link has been measured, a minute at most."""
-    deadline = time.monotonic() + _LINK_SECONDS
-    with grpc.insecure_channel(router) as channel:
-        stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
-        while True:
-            answer: ListNodesResponse = stub.ListNodes(
-                router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=30
-            )
-            nodes = sorted((rates_of(state.node) for state in answer.nodes), key=lambda node: -node.prefill_flops)
-            if len(nodes) == 2:
-                facts = NodeFacts(nodes[0], nodes[1], _link_rate(answer, nodes[0].node_id))
-                if facts.link_bytes_per_second or time.monotonic() > deadline or nodes[0].can_decode:
-                    return facts
-            time.sleep(0.5)
-
-
-def _link_rate(answer: ListNodesResponse, sender_id: str) -> float:
-    rates = [link.bytes_per_second for state in answer.nodes for link in state.links if link.from_node_id == sender_id]
-    return float(max(rates, default=0.0))
+    """Return speeds and link as the nodes registered them, once they have and the link has been measured."""
+    states = registered_nodes(router, 2)
+    nodes = sorted((rates_of(state.node) for state in states), key=lambda node: -node.prefill_flops)
+    links = [link for state in states for link in state.links if link.from_node_id == nodes[0].node_id]
+    return NodeFacts(nodes[0], nodes[1], max((link.bytes_per_second for link in links), default=0.0))
 
 
 @contextmanager
 def _on_two_hosts(link: ShapedLink, tables: Sequence[NodeTable], model: Path) -> Iterator[Endpoints]:
     """Run the first node on the far host, everything else here."""
-    nodes = [
-        HostedNode(str(table["role"]), [_flag(key, table[key]) for key in table if key != "role"], is_far=not number)
-        for number, table in enumerate(tables)
-    ]
+    nodes = [HostedNode(table, is_far=not number) for number, table in enumerate(tables)]
     with hosted_cluster(link, model, nodes) as (hosts, _):
         http_port = free_port()
         process, log = hosts.serve("gateway", f"--http-port={http_port}", "--grpc-host=127.0.0.1", "--grpc-port=0")
         url = f"http://127.0.0.1:{http_port}"
         wait_until_served(process, f"{url}/ready", log, "baton serve gateway")
         yield Endpoints(url, ROUTER)
-
-
-def _flag(key: str, value: object) -> str:
-    return f"--{key.replace('_', '-')}={value}"

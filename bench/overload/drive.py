@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import accumulate, count, takewhile
 from random import Random
 from typing import Literal
 
@@ -14,7 +15,7 @@ import psutil
 
 from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, stream_answer
 from bench.client.http_client import HttpClient, HttpError
-from bench.local_cluster import Endpoints
+from bench.local_cluster import Endpoints, services_of
 from bench.overload.policies import KEYS
 
 End = Literal["complete", "refused", "failed", "abandoned"]
@@ -142,15 +143,15 @@ async def _ask(client: HttpClient, tenant: str, body: bytes, clock: Callable[[],
 
 
 def _sample(tenant: str, answer: Answer, end: End, now_seconds: float) -> Sample:
-    times, count = answer.token_seconds, answer.num_output_tokens
+    times, num_tokens = answer.token_seconds, answer.num_output_tokens
     return Sample(
         tenant,
         answer.sent_seconds,
         end,
         now_seconds - answer.sent_seconds,
         ttft_seconds=times[0] - answer.sent_seconds if times else None,
-        tpot_seconds=(times[-1] - times[0]) / (count - 1) if count > 1 and times else None,
-        num_output_tokens=count,
+        tpot_seconds=(times[-1] - times[0]) / (num_tokens - 1) if num_tokens > 1 and times else None,
+        num_output_tokens=num_tokens,
         is_degraded=bool((answer.placement or {}).get("degraded_max_tokens")),
     )
 
@@ -167,10 +168,9 @@ async def _watch_memory(process_id: int, every_seconds: float, clock: Callable[[
 
 def _resident_bytes(process_id: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for child in psutil.Process(process_id).children(recursive=True):
+    for name, process in services_of(process_id).items():
         with suppress(psutil.Error):
-            words = child.cmdline()
-            sizes |= {name: child.memory_info().rss for name in _WATCHED if name in words}
+            sizes |= {name: process.memory_info().rss} if name in _WATCHED else {}
     return sizes
 
 
@@ -179,9 +179,5 @@ def _headers(tenant: str) -> dict[str, str]:
 
 
 def _poisson(rate: float, seconds: float, seed: str, tenant: str) -> list[float]:
-    random, times = Random(f"{seed}/{tenant}"), list[float]()
-    at = random.expovariate(rate)
-    while at < seconds:
-        times.append(at)
-        at += random.expovariate(rate)
-    return times
+    random = Random(f"{seed}/{tenant}")
+    return list(takewhile(lambda at: at < seconds, accumulate(random.expovariate(rate) for _ in count())))

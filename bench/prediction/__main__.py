@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
+from statistics import mean
 
+from baton.internal.v1.node_pb2 import NodeDescription
 from bench.host_cpu import HostCpu
-from bench.local_cluster import DEMO_MODEL, mock_node, real_node, running_cluster
+from bench.local_cluster import DEMO_MODEL, mock_node, real_node, registered_nodes, running_cluster
 from bench.node_rates import capacity_per_second, rates_of
 from bench.options import at_least, engine_pair, existing_file, list_of, positive, say
 from bench.prediction.client import PredictionClient, Request
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_mock:
         options.max_context_tokens = min(options.max_context_tokens, _REAL_CONTEXT_TOKENS)
     scaling = Scaling(options.length_factor, options.max_context_tokens)
-    rows = list(islice((row for row in _READERS[options.dataset](options.path) if _fits(row, scaling)), options.count))
+    rows = list(islice(filter(scaling.fits, _READERS[options.dataset](options.path)), options.count))
     if len(rows) < 2:
         print(f"baton bench prediction: {options.path.name} has {len(rows)} requests that fit", file=sys.stderr)
         return 2
@@ -66,22 +68,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_mock:
         nodes = list(map(real_node, ("prefill", "decode"), options.engines))
     with running_cluster(options.model, nodes) as endpoints:
-        reports = asyncio.run(_measure(endpoints.router, len(nodes), rows, scaling, options))
+        described = [state.node for state in registered_nodes(endpoints.router, len(nodes))]
+        reports = asyncio.run(_measure(endpoints.router, described, rows, scaling, options))
     return 1 if any(report.failures for report in reports) else 0
 
 
 async def _measure(
-    router: str, num_nodes: int, rows: Sequence[TraceRow], scaling: Scaling, options: argparse.Namespace
+    router: str,
+    described: Sequence[NodeDescription],
+    rows: Sequence[TraceRow],
+    scaling: Scaling,
+    options: argparse.Namespace,
 ) -> list[LoadReport]:
     reports: list[LoadReport] = []
-    prompt, output = (
-        sum(map(scaling.tokens, lengths)) / len(rows) for lengths in zip(*map(_lengths, rows), strict=True)
-    )
+    prompt = mean(scaling.tokens(row.prompt_tokens) for row in rows)
+    output = mean(scaling.tokens(row.output_tokens) for row in rows)
     is_mock = "mock" in options.engines
     scale = options.time_scale if is_mock else 1.0
-    async with PredictionClient(router, 600.0 * scale) as client:
-        nodes = [rates_of(node) for node in await client.nodes(num_nodes)]
-        capacity = capacity_per_second(nodes, prompt, output)
+    capacity = capacity_per_second(list(map(rates_of, described)), prompt, output)
+    async with PredictionClient(router, described[0], 600.0 * scale) as client:
         print(f"{options.dataset}: {len(rows)} requests, mean {prompt:.0f} + {output:.0f} tokens; the nodes can serve")
         print(f"{capacity * scale:.2f} of them per second by formula, {capacity:.2f} with time x {scale:g}", flush=True)
         seconds = sum(len(rows) / (load * capacity) for load in options.loads)
@@ -124,15 +129,6 @@ def _requests(rows: Sequence[TraceRow], scaling: Scaling, seed: str, per_second:
         Request(f"p-{number}-{index}", arrival, tuple(map(int, session.turns[0].prompt)), session.turns[0].max_tokens)
         for index, (arrival, session) in enumerate(zip(arrivals, sessions, strict=True))
     ]
-
-
-def _lengths(row: TraceRow) -> tuple[int, int]:
-    return (row.prompt_tokens, row.output_tokens)
-
-
-def _fits(row: TraceRow, scaling: Scaling) -> bool:
-    limit = scaling.max_context_tokens
-    return limit is None or sum(map(scaling.tokens, _lengths(row))) <= limit
 
 
 def _progress(load: float, total: int, cpu: HostCpu) -> Callable[[Sample], None]:

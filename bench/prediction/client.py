@@ -11,19 +11,15 @@ from hashlib import blake2b
 
 import grpc
 
-from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.internal.v1.node_pb2 import NodeDescription
-from baton.internal.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse, PlaceRequest, PlaceResponse
+from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
+from baton.v1.generation_pb2 import PlacementSummary
+from bench.local_cluster import MODEL, generate_request
 from bench.prediction.sample import Candidate, Sample, TokenArrival, candidate_of, chosen_of, measured_of
 
-MODEL = "model"
-"""Served name."""
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
-_POLL_SECONDS = 0.5
-_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +45,14 @@ class _Answer:
 class PredictionClient:
     """Calls to a router and its decode nodes; use as an asynchronous context manager."""
 
-    def __init__(self, router: str, timeout_seconds: float) -> None:
+    def __init__(self, router: str, node: NodeDescription, timeout_seconds: float) -> None:
+        """Take the router's address, a node of the model that is asked, and the longest time of a call."""
         self._channel = grpc.aio.insecure_channel(router, options=_OPTIONS)
         self._router = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._timeout_seconds = timeout_seconds
         self._placing = asyncio.Lock()
         self._nodes: dict[str, grpc.aio.Channel] = {}
-        self._layout: tuple[str, int] = ("", 1)
+        self._layout = (node.kv_layout.model_revision_digest, node.block_token_count)
 
     async def __aenter__(self) -> PredictionClient:
         return self
@@ -63,24 +60,6 @@ class PredictionClient:
     async def __aexit__(self, *_: object) -> None:
         for channel in (self._channel, *self._nodes.values()):
             await channel.close()
-
-    async def nodes(self, count: int) -> list[NodeDescription]:
-        """Return the nodes once there are `count`, and links into every node that receives KV have been measured.
-
-        Raises:
-            TimeoutError: If fewer register within a minute.
-        """
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            answer: ListNodesResponse = await self._router.ListNodes(ListNodesRequest(), wait_for_ready=True)
-            nodes = [state.node for state in answer.nodes]
-            is_late = time.monotonic() > deadline
-            if len(nodes) == count and (is_late or any(state.links for state in answer.nodes)):
-                self._layout = (nodes[0].kv_layout.model_revision_digest, nodes[0].block_token_count)
-                return nodes
-            if is_late:
-                raise TimeoutError(f"{len(nodes)} of {count} nodes registered within {_START_SECONDS:g} s")
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def run(self, requests: Sequence[Request], on_sample: Callable[[Sample], None]) -> list[Sample]:
         """Send requests at their times, whatever became of earlier ones; return their samples in order."""
@@ -132,19 +111,12 @@ class PredictionClient:
         return response
 
     async def _generate(self, request: Request, placed: PlaceResponse) -> _Answer:
-        call = DecodeServiceStub(self._node(placed.placement.decode_address)).Generate(  # type: ignore[no-untyped-call]
-            DecodeServiceGenerateRequest(
-                request_id=request.name,
-                attempt=1,
-                model_id=MODEL,
-                prompt_token_ids=request.token_ids,
-                sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=request.num_output_tokens),
-                placement=placed.placement,
-            ),
-            timeout=self._timeout_seconds,
+        stub = DecodeServiceStub(self._node(placed.placement.decode_address))  # type: ignore[no-untyped-call]
+        message = generate_request(
+            request.name, request.token_ids, request.num_output_tokens, placement=placed.placement
         )
         answer = _Answer()
-        async for response in call:
+        async for response in stub.Generate(message, timeout=self._timeout_seconds):
             if response.HasField("tokens"):
                 num_tokens = response.tokens.output_index + len(response.tokens.token_ids)
                 answer.arrivals.append(TokenArrival(time.perf_counter(), num_tokens))

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from bench.prediction.sample import Candidate, Sample
 
@@ -56,26 +57,17 @@ def regrets(samples: Sequence[Sample]) -> list[Regret]:
 
 def measured_rates(samples: Sequence[Sample]) -> Rates:
     """Return how far the estimates of the chosen candidates were off, by node and by pair."""
-    prefill: dict[str, list[float]] = {}
-    step: dict[str, list[float]] = {}
-    transfer: dict[tuple[str, str], list[float]] = {}
+    found: dict[str, dict[Any, list[float]]] = {"prefill": {}, "step": {}, "transfer": {}}
     for sample in samples:
         if sample.chosen is None:
             continue
-        for term, (measured, estimated) in sample.terms.items():
-            if measured <= 0 or estimated <= 0:
-                continue
-            if term == "prefill":
-                prefill.setdefault(sample.chosen.prefill_node, []).append(measured / estimated)
-            elif term == "step":
-                step.setdefault(sample.chosen.decode_node, []).append(measured / estimated)
-            elif term == "transfer":
-                transfer.setdefault(_link(sample.chosen), []).append(measured / estimated)
-    return Rates(
-        {name: median(values) for name, values in prefill.items()},
-        {name: median(values) for name, values in step.items()},
-        {name: median(values) for name, values in transfer.items()},
-    )
+        chosen = sample.chosen
+        places = {"prefill": chosen.prefill_node, "step": chosen.decode_node, "transfer": _link(chosen)}
+        for term in found.keys() & sample.terms.keys():
+            measured, estimated = sample.terms[term]
+            if measured > 0 and estimated > 0:
+                found[term].setdefault(places[term], []).append(measured / estimated)
+    return Rates(**{term: {place: median(own) for place, own in by_place.items()} for term, by_place in found.items()})
 
 
 class Backlog:

@@ -147,17 +147,7 @@ def chosen_of(placement: Placement) -> Candidate:
 
 
 def _candidate(way: tuple[str, str, str], terms: CostEstimate) -> Candidate:
-    return Candidate(
-        *way,
-        queue=terms.queue_seconds,
-        prefill=terms.prefill_seconds,
-        transfer=terms.transfer_seconds,
-        exposed=terms.exposed_seconds,
-        pull=terms.pull_seconds,
-        start=terms.start_seconds,
-        step=terms.step_seconds,
-        imposed=terms.imposed_seconds,
-    )
+    return Candidate(*way, *(getattr(terms, f"{name}_seconds") for name in Candidate.__slots__[len(way) :]))
 
 
 def measured_of(
@@ -181,11 +171,7 @@ def measured_of(
         step = (last.seconds - second.seconds) / (last.num_tokens - second.num_tokens)
         start = second.seconds - called - step * (second.num_tokens - first.num_tokens)
     return Measured(
-        queue=summary.queue_duration.ToNanoseconds() / 1e9,
-        prefill=summary.prefill_duration.ToNanoseconds() / 1e9,
-        transfer=summary.transfer_duration.ToNanoseconds() / 1e9,
-        exposed=summary.exposed_duration.ToNanoseconds() / 1e9,
-        pull=summary.pull_duration.ToNanoseconds() / 1e9,
+        **{name: getattr(summary, f"{name}_duration").ToNanoseconds() / 1e9 for name in Measured.__slots__[:5]},
         start=start,
         step=step,
         ttft=first.seconds - asked,

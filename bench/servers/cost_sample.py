@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from bench.client.metrics import percentile
 from bench.servers.stream_load import Latencies, Load
 
 
@@ -29,10 +29,7 @@ class Sample:
 
     def ttft_seconds(self, share: float) -> float:
         """Return a quantile over all requests, interpolated between the two nearest ranks."""
-        ranked = sorted(self.latencies.ttft_seconds)
-        place = share * (len(ranked) - 1)
-        below, above = ranked[math.floor(place)], ranked[math.ceil(place)]
-        return below + (above - below) * (place - math.floor(place))
+        return percentile(sorted(self.latencies.ttft_seconds), 100 * share)
 
     def to_json(self) -> dict[str, object]:
         """Return the sample with what follows from it."""

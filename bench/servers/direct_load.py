@@ -17,10 +17,9 @@ from typing import NamedTuple
 import grpc
 import uvloop
 
-from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, ServeRequest, ServeResponse, StreamStart
+from baton.internal.v1.decode_service_pb2 import ServeRequest, ServeResponse, StreamStart
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
-from baton.v1.generation_pb2 import SamplingParameters
-from bench.servers.cost_stack import MODEL
+from bench.local_cluster import generate_request
 
 
 class Plan(NamedTuple):
@@ -83,13 +82,7 @@ class Client:
         self._num_started += 1
         stream_id = self._num_started
         prompt = [self._random.randrange(1, self._plan.vocabulary_size) for _ in range(self._plan.num_prompt_tokens)]
-        request = DecodeServiceGenerateRequest(
-            request_id=f"direct-{os.getpid()}-{stream_id}",
-            attempt=1,
-            model_id=MODEL,
-            prompt_token_ids=prompt,
-            sampling=SamplingParameters(temperature=0, max_token_count=self._plan.num_tokens, ignore_eos=True),
-        )
+        request = generate_request(f"direct-{os.getpid()}-{stream_id}", prompt, self._plan.num_tokens)
         self._turns[stream_id] = num_turns
         self._last_ids[stream_id] = time.perf_counter()
         self._starts.put_nowait(StreamStart(stream_id=stream_id, request=request))

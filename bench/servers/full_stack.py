@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 from bench.engines.models import write_stack_model
 from bench.plots import new_figure
-from bench.processes import ONE_THREAD, free_port, running_server, wait_until_served
+from bench.processes import ONE_THREAD, chat_request, free_port, running_server, wait_until_served
 from bench.results_file import describe_machine, write_results
 
 _SERVE = "from transformers.cli.transformers import main; main()"
@@ -131,14 +130,10 @@ def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[S
 @contextmanager
 def _running(server: Server, port: int, folder: Path) -> Iterator[None]:
     """Run a server; it has answered a request once the context begins."""
-    body = {"model": server.model, "messages": [{"role": "user", "content": "able"}], "max_tokens": 1}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
     environment = {**ONE_THREAD, **({"LD_PRELOAD": server.preload} if server.preload else {})}
     log = folder / "server.log"
     with running_server(server.command, log, environment) as process:
-        wait_until_served(process, request, log, server.name)
+        wait_until_served(process, chat_request(f"http://127.0.0.1:{port}", server.model), log, server.name)
         yield
 
 

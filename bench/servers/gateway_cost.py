@@ -21,7 +21,7 @@ from bench.plots import new_figure
 from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 from bench.servers.cost_sample import Sample, median_of, summary_lines
-from bench.servers.cost_stack import BatonStack, DynamoStack
+from bench.servers.cost_stack import Stack, baton_stack, dynamo_stack
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
 from bench.servers.weightless_model import write_model
 
@@ -51,11 +51,11 @@ class Measurement:
         """Yield each sample as it is taken."""
         for step_seconds in STEP_SECONDS:
             with ExitStack() as stacks:
-                baton = stacks.enter_context(BatonStack(self._folder, step_seconds, self._folder))
+                baton = stacks.enter_context(baton_stack(self._folder, step_seconds))
                 dynamo = None
                 if self._options.dynamo_python:
                     python = Path(self._options.dynamo_python)
-                    dynamo = stacks.enter_context(DynamoStack(python, self._folder, step_seconds, self._folder))
+                    dynamo = stacks.enter_context(dynamo_stack(python, self._folder, step_seconds, self._folder))
                 for stack in filter(None, (baton, dynamo)):
                     run_load(self._program, stack.http_port, self._body, Load(8, 1, NUM_TOKENS, 0.0))
                 for repeat in range(self._options.repeats):
@@ -71,7 +71,7 @@ class Measurement:
         ]
 
     def _turn(
-        self, baton: BatonStack, dynamo: DynamoStack | None, load: Load, step_seconds: float, repeat: int
+        self, baton: Stack, dynamo: Stack | None, load: Load, step_seconds: float, repeat: int
     ) -> Iterator[Sample]:
         for stack in filter(None, (baton, dynamo)):
             before = stack.cpu_seconds()
@@ -81,7 +81,7 @@ class Measurement:
         latencies = self._direct(baton, load)
         yield Sample("direct", step_seconds, load, repeat, latencies, _difference(baton.cpu_seconds(), before))
 
-    def _direct(self, baton: BatonStack, load: Load) -> Latencies:
+    def _direct(self, baton: Stack, load: Load) -> Latencies:
         numbers = (
             baton.decode_port, load.num_streams, load.num_requests, load.num_tokens, NUM_PROMPT_WORDS,
             self._vocabulary_size, load.ramp_seconds,

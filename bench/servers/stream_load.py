@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.local_cluster import MODEL
 from bench.processes import answers_of
-from bench.servers.cost_stack import MODEL
+from bench.workloads.vocabulary import WORDS
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _BIN_SECONDS = 50e-6
-_TEXT = "able also back best blue book both call city cold come dark days deep door down"
-_PROMPT_WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def compile_load(directory: Path) -> Path:
 
 def write_body(directory: Path, *, num_prompt_words: int, num_tokens: int) -> Path:
     """Write the body of all requests; return its file. Their prompts differ from the first word on."""
-    words = (_PROMPT_WORDS * (num_prompt_words // len(_PROMPT_WORDS) + 1))[:num_prompt_words]
+    words = (WORDS * (num_prompt_words // len(WORDS) + 1))[:num_prompt_words]
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": " ".join(["########", *words])}],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +70,10 @@ def _write(path: Path, value: dict[str, object]) -> None:
 
 
 def _write_weights(path: Path, vocabulary_size: int) -> None:
-    """Write zeros in the shapes of the configuration, as safetensors: a JSON header's length, the header, the bytes."""
+    """Write zeros in the shapes of the configuration."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
     shapes = {"model.embed_tokens.weight": (vocabulary_size, _HIDDEN), "model.norm.weight": (_HIDDEN,)}
     for layer in range(_LAYERS):
         prefix = f"model.layers.{layer}"
@@ -86,9 +88,4 @@ def _write_weights(path: Path, vocabulary_size: int) -> None:
             f"{prefix}.input_layernorm.weight": (_HIDDEN,),
             f"{prefix}.post_attention_layernorm.weight": (_HIDDEN,),
         }
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, path)

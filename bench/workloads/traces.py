@@ -41,6 +41,11 @@ class Scaling:
         """Return a scaled length, 1 or more."""
         return max(1, round(num_tokens * self.length_factor))
 
+    def fits(self, row: TraceRow) -> bool:
+        """Return whether a request, scaled, is no longer than the longest."""
+        limit = self.max_context_tokens
+        return limit is None or self.tokens(row.prompt_tokens) + self.tokens(row.output_tokens) <= limit
+
 
 def read_mooncake(path: Path) -> Iterator[TraceRow]:
     """Yield the requests of a Mooncake trace (FAST'25): JSON lines with times in milliseconds and 512-token blocks."""
@@ -69,16 +74,10 @@ def replay(
     A block's tokens follow from (seed, block id) alone, so prompts share what the trace says they share.
     """
     scaling = scaling or Scaling()
-    fitting = (row for row in rows if _fits(row, scaling))
     return [
         Session((_turn(row, vocabulary, f"{seed}/{index}", seed, scaling),), row.arrival_seconds)
-        for index, row in enumerate(islice(fitting, count))
+        for index, row in enumerate(islice(filter(scaling.fits, rows), count))
     ]
-
-
-def _fits(row: TraceRow, scaling: Scaling) -> bool:
-    limit = scaling.max_context_tokens
-    return limit is None or scaling.tokens(row.prompt_tokens) + scaling.tokens(row.output_tokens) <= limit
 
 
 def _turn(row: TraceRow, vocabulary: Vocabulary, own_seed: str, seed: int, scaling: Scaling) -> Turn:
