@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from bench.workloads import arrivals, dataset
@@ -11,6 +12,14 @@ from bench.workloads.dataset import Session
 from bench.workloads.sharegpt import read_sharegpt
 from bench.workloads.traces import Scaling, read_azure, read_mooncake, replay
 from bench.workloads.vocabulary import TokenIds, Vocabulary, Words
+
+_GENERATORS: Mapping[str, Callable[..., list[Session]]] = {
+    "prefill-heavy": dataset.fixed_lengths,
+    "decode-heavy": dataset.fixed_lengths,
+    "random": dataset.random_lengths,
+    "multi-turn": dataset.multi_turn,
+    "shared-prefix": dataset.shared_prefix,
+}
 
 
 def make_sessions(options: argparse.Namespace) -> list[Session]:
@@ -24,38 +33,16 @@ def make_sessions(options: argparse.Namespace) -> list[Session]:
     vocabulary, random = _vocabulary(options), Random(f"{options.seed}/{name}")
     if name in ("sharegpt", "mooncake", "azure"):
         return _read(options, vocabulary, random)
+    draw = partial(_GENERATORS[name], vocabulary, random, options.count)
     if name in ("prefill-heavy", "decode-heavy"):
         lengths = dataset.PREFILL_HEAVY_TOKENS if name == "prefill-heavy" else dataset.DECODE_HEAVY_TOKENS
-        return dataset.fixed_lengths(
-            vocabulary, random, options.count, prompt_tokens=lengths[0], output_tokens=lengths[1]
-        )
+        return draw(prompt_tokens=lengths[0], output_tokens=lengths[1])
     if name == "random":
-        return dataset.random_lengths(
-            vocabulary,
-            random,
-            options.count,
-            prompt_tokens=options.prompt_tokens,
-            output_tokens=options.output_tokens,
-        )
-    prompt_tokens, output_tokens = options.prompt_tokens[0], options.output_tokens[0]
+        return draw(prompt_tokens=options.prompt_tokens, output_tokens=options.output_tokens)
+    prompt_tokens, draw = options.prompt_tokens[0], partial(draw, output_tokens=options.output_tokens[0])
     if name == "multi-turn":
-        return dataset.multi_turn(
-            vocabulary,
-            random,
-            options.count,
-            num_turns=options.turns,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-        )
-    return dataset.shared_prefix(
-        vocabulary,
-        random,
-        options.count,
-        num_prefixes=options.prefixes,
-        prefix_tokens=options.prefix_tokens,
-        suffix_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-    )
+        return draw(num_turns=options.turns, prompt_tokens=prompt_tokens)
+    return draw(num_prefixes=options.prefixes, prefix_tokens=options.prefix_tokens, suffix_tokens=prompt_tokens)
 
 
 def make_warm_up(options: argparse.Namespace, sessions: Sequence[Session]) -> list[Session]:
