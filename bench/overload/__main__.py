@@ -25,7 +25,7 @@ from bench.local_cluster import DEMO_MODEL, Endpoints
 from bench.options import at_least, list_of, positive
 from bench.overload.drive import Question, drive, saturate
 from bench.overload.plot import draw_overload
-from bench.overload.policies import Policy, names, policy, running
+from bench.overload.policies import Policy, policy, running
 from bench.overload.row import HEAD, MAX_TTFT_RATIO, Row, faults, line, quantile
 from bench.results_file import describe_machine, write_results
 
@@ -170,7 +170,7 @@ def _write(options: argparse.Namespace, rows: Sequence[Row], capacity: float, le
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench overload", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model folder; default: the demo model")
-    parser.add_argument("--policies", type=_policies, default=_policies(_POLICIES), help=f"({_POLICIES})")
+    parser.add_argument("--policies", type=list_of(policy), default=_POLICIES, help=f"({_POLICIES})")
     parser.add_argument(
         "--loads", type=list_of(positive), default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)"
     )
@@ -195,13 +195,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-fairness", action="store_true", help="leave out the flood of one tenant")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
-
-
-def _policies(text: str) -> Sequence[Policy]:
-    try:
-        return names(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

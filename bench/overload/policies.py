@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ def policy(name: str) -> Policy:
     """Return the policy of a name.
 
     Raises:
-        ValueError: If it is none.
+        ArgumentTypeError: If it is none.
     """
     if name in ("queue", "shed", "degrade"):
         return Policy(name, {"BATON_ROUTER_OVERLOAD_POLICY": name})
@@ -40,7 +41,7 @@ def policy(name: str) -> Policy:
     count = name.removeprefix(_THRESHOLD)
     if name.startswith(_THRESHOLD) and count.isdecimal() and int(count) > 0:
         return Policy(name, {"BATON_GATEWAY_MAX_CONCURRENT_REQUESTS": count})
-    raise ValueError(f"{name!r} is not queue, shed, degrade, round-robin or threshold-N")
+    raise ArgumentTypeError(f"{name!r} is not queue, shed, degrade, round-robin or threshold-N")
 
 
 @contextmanager
@@ -63,12 +64,3 @@ def running(how: Policy, pair: Pair, model: Path, level: ServiceLevel | None) ->
         environment["BATON_GATEWAY_API_KEYS_FILE"] = str(keys)
         with running_cluster(model, pair.tables, environment) as endpoints:
             yield endpoints
-
-
-def names(text: str) -> Sequence[Policy]:
-    """Return the policies of a list separated by commas.
-
-    Raises:
-        ValueError: If one is none.
-    """
-    return [policy(name) for name in text.split(",")]
