@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Ended, EngineEvent, Failed, Listener, TokenReady
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, Listener
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, SamplingParams
-from baton.engine.request_registry import Deliverable, Tokens, deliver
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner
 from baton.engine.sampling import SampledToken
 from baton.kv.stream import KvFrame
+from bench.microbench.engine.host_time import tokens_of
 
 CONTEXT = 512
 """Positions that arrive."""
@@ -107,7 +108,8 @@ class DecodeBench:
             self._await_steps(num_steps, size)
             marks.append(len(self._steps(size)))
             if joining is None:
-                self._submit(tuple(random.integers(10, self._runner.info.vocabulary_size, prompt_tokens).tolist()))
+                prompt = random.integers(10, self._runner.info.vocabulary_size, prompt_tokens).tolist()
+                self._submit(prompt, _JOIN_TOKENS)
             else:
                 self._start(joining)
             self._await_steps(num_steps + 1, size)
@@ -129,24 +131,21 @@ class DecodeBench:
         while len(self._steps(size)) < end and not self._errors:
             self._stepped.acquire(timeout=60)
 
-    def _submit(self, prompt: tuple[int, ...]) -> None:
-        """Submit a request whose prompt is computed here."""
+    def _submit(self, prompt: Sequence[int], max_tokens: int, purpose: Purpose = Purpose.GENERATE) -> str:
+        """Submit a request and wait until it is admitted; return its id."""
         self._num_asked += 1
         name = f"r{self._num_asked}"
-        params = SamplingParams(temperature=0.0, max_tokens=_JOIN_TOKENS, ignore_eos=True)
-        self._engine.submit(EngineRequest(name, prompt, params, is_cache_bypassed=True), self._listener(name))
-        self._landed.acquire()
-
-    def _land(self, random: np.random.Generator, frames: Sequence[KvFrame], max_tokens: int) -> str:
-        """Submit a request and let its KV land; return its id."""
-        self._num_asked += 1
-        name = f"r{self._num_asked}"
-        prompt = tuple(random.integers(10, self._runner.info.vocabulary_size, CONTEXT).tolist())
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        request = EngineRequest(name, prompt, params, purpose=Purpose.RECEIVE, is_cache_bypassed=True)
+        request = EngineRequest(name, tuple(prompt), params, purpose=purpose, is_cache_bypassed=True)
         self._requests[name] = request
         self._engine.submit(request, self._listener(name))
         self._landed.acquire()
+        return name
+
+    def _land(self, random: np.random.Generator, frames: Sequence[KvFrame], max_tokens: int) -> str:
+        """Submit a request and let its KV land; return its id."""
+        prompt = random.integers(10, self._runner.info.vocabulary_size, CONTEXT).tolist()
+        name = self._submit(prompt, max_tokens, Purpose.RECEIVE)
         for frame in frames:
             self._engine.write_kv(name, frame)
         return name
@@ -169,10 +168,7 @@ class DecodeBench:
         return listen
 
     def _post(self, deliveries: list[Deliverable]) -> None:
-        num_tokens = sum(
-            len(each.token_ids) if isinstance(each, Tokens) else isinstance(each.event, TokenReady)
-            for each in deliveries
-        )
+        num_tokens = sum(map(tokens_of, deliveries))
         if num_tokens:
             self._moments.append((time.perf_counter(), num_tokens))
             self._stepped.release()

@@ -75,7 +75,7 @@ class _Meter:
     def post(self, deliveries: list[Deliverable]) -> None:
         """Take what an engine delivers."""
         if self._begun is None:
-            self._num_tokens += sum(_num_tokens(each) for each in deliveries)
+            self._num_tokens += sum(map(tokens_of, deliveries))
             if self._num_tokens >= 2 * self._load.batch_size:
                 self._begun = self._read()
         for each in deliveries:
@@ -146,7 +146,8 @@ def _requests(load: Load, vocabulary_size: int) -> list[EngineRequest]:
     ]
 
 
-def _num_tokens(each: Deliverable) -> int:
+def tokens_of(each: Deliverable) -> int:
+    """Return how many tokens a delivery brings."""
     return len(each.token_ids) if isinstance(each, Tokens) else int(isinstance(each.event, TokenReady))
 
 
