@@ -79,8 +79,23 @@ async def _run_session(
         answer = Answer()
         fields = request_fields(settings.path, history, turn.prompt)
         error = await _ask(client, turn, fields, settings, clock, answer)
-        samples.append(_sample(index, turn_index, turn, scheduled_seconds, answer, clock(), error))
-        on_sample(samples[-1])
+        sample = RequestSample(
+            session=index,
+            turn=turn_index,
+            scheduled_seconds=round(scheduled_seconds, _DECIMALS),
+            sent_seconds=round(answer.sent_seconds, _DECIMALS),
+            finished_seconds=round(clock(), _DECIMALS),
+            token_seconds=tuple(round(seconds, _DECIMALS) for seconds in answer.token_seconds),
+            num_prompt_tokens=answer.num_prompt_tokens,
+            num_cached_tokens=answer.num_cached_tokens,
+            num_completion_tokens=answer.num_output_tokens,
+            max_tokens=turn.max_tokens,
+            prefill_node=(answer.placement or {}).get("prefill_node", ""),
+            decode_node=(answer.placement or {}).get("decode_node", ""),
+            error=error,
+        )
+        samples.append(sample)
+        on_sample(sample)
         if error or turn_index + 1 == len(session.turns):
             break
         history.append((str(turn.prompt), "".join(answer.text)))
@@ -102,29 +117,3 @@ async def _ask(
     except (HttpError, OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return None if answer.token_seconds and answer.num_output_tokens else "an answer without output"
-
-
-def _sample(
-    session: int,
-    turn_index: int,
-    turn: Turn,
-    scheduled_seconds: float,
-    answer: Answer,
-    finished_seconds: float,
-    error: str | None,
-) -> RequestSample:
-    return RequestSample(
-        session=session,
-        turn=turn_index,
-        scheduled_seconds=round(scheduled_seconds, _DECIMALS),
-        sent_seconds=round(answer.sent_seconds, _DECIMALS),
-        finished_seconds=round(finished_seconds, _DECIMALS),
-        token_seconds=tuple(round(seconds, _DECIMALS) for seconds in answer.token_seconds),
-        num_prompt_tokens=answer.num_prompt_tokens,
-        num_cached_tokens=answer.num_cached_tokens,
-        num_completion_tokens=answer.num_output_tokens,
-        max_tokens=turn.max_tokens,
-        prefill_node=(answer.placement or {}).get("prefill_node", ""),
-        decode_node=(answer.placement or {}).get("decode_node", ""),
-        error=error,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from statistics import median
 from typing import Any
@@ -181,11 +181,7 @@ class Row:
             "rate": self.rate,
             "num_output_tokens": self.num_output_tokens,
             "time_scale": self.time_scale,
-            "utilisation": {
-                "prefill": self.utilisation.prefill,
-                "link": self.utilisation.link,
-                "decode": self.utilisation.decode,
-            },
+            "utilisation": asdict(self.utilisation),
             "host_cpu_share": self.host_cpu_share,
             "is_host_busy": self.is_busy,
             "throughput_ratio": self.throughput_ratio,

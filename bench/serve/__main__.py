@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -138,11 +139,7 @@ def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, 
 
 
 def _print_errors(samples: Sequence[RequestSample]) -> None:
-    counts: dict[str, int] = {}
-    for sample in samples:
-        if sample.error:
-            counts[sample.error] = counts.get(sample.error, 0) + 1
-    for error, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
+    for error, count in Counter(sample.error for sample in samples if sample.error).most_common(5):
         print(f"{count} x {error}", file=sys.stderr)
 
 
