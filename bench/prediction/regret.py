@@ -112,14 +112,13 @@ class Backlog:
 
 def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:
     """Return start + steps + imposed of a candidate, its terms corrected by what the run has shown."""
-    prefill = candidate.prefill * rates.prefill.get(candidate.prefill_node, 1.0)
-    transfer = rates.transfer.get(_link(candidate), 1.0)
-    fixed = candidate.start - candidate.queue - candidate.prefill - candidate.exposed - candidate.pull
-    start = (
-        backlog.wait_seconds(sample.called_seconds, prefill) + prefill + transfer * (candidate.exposed + candidate.pull)
-    )
-    steps = (sample.num_output_tokens - 1) * candidate.step * rates.step.get(candidate.decode_node, 1.0)
-    return max(0.0, fixed) + start + steps + candidate.imposed
+    terms = candidate.terms
+    prefill = terms.prefill_seconds * rates.prefill.get(candidate.prefill_node, 1.0)
+    transfer = rates.transfer.get(_link(candidate), 1.0) * (terms.exposed_seconds + terms.pull_seconds)
+    known = terms.queue_seconds + terms.prefill_seconds + terms.exposed_seconds + terms.pull_seconds
+    start = backlog.wait_seconds(sample.called_seconds, prefill) + prefill + transfer
+    steps = (sample.num_output_tokens - 1) * terms.step_seconds * rates.step.get(candidate.decode_node, 1.0)
+    return max(0.0, terms.start_seconds - known) + start + steps + terms.imposed_seconds
 
 
 def _link(candidate: Candidate) -> tuple[str, str]:

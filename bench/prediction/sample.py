@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from baton.internal.v1.router_service_pb2 import Candidate as CandidateMessage
@@ -11,11 +11,12 @@ from baton.internal.v1.router_service_pb2 import CostEstimate, Placement
 from baton.v1.generation_pb2 import PlacementSummary
 
 _DECIMALS = 6
+_TERMS = ("queue", "prefill", "transfer", "exposed", "pull", "start", "step", "imposed")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the request, with the router's terms in seconds."""
+    """One way to run the request."""
 
     decode_node: str
     """Node that would generate."""
@@ -23,22 +24,8 @@ class Candidate:
     """Node that would compute the prompt; that of `decode_node` where it would do so itself."""
     pull_node: str
     """Node from whose prefix cache the beginning would come; empty: none."""
-    queue: float
-    """Until the prompt's computation begins."""
-    prefill: float
-    """To compute it."""
-    transfer: float
-    """To send its KV, or what is pulled."""
-    exposed: float
-    """What of it remains after the computation."""
-    pull: float
-    """Until what is pulled is here."""
-    start: float
-    """Until decoding can begin."""
-    step: float
-    """A decode step."""
-    imposed: float
-    """Slow-down of others."""
+    terms: CostEstimate
+    """The router's estimate, seconds."""
 
     @property
     def way(self) -> tuple[str, str, str]:
@@ -47,7 +34,7 @@ class Candidate:
 
     def total(self, num_output_tokens: int) -> float:
         """Return the expected time until the last of so many tokens."""
-        return self.start + (num_output_tokens - 1) * self.step
+        return self.terms.start_seconds + (num_output_tokens - 1) * self.terms.step_seconds
 
 
 class TokenArrival(NamedTuple):
@@ -109,45 +96,44 @@ class Sample:
         if chosen is None or measured is None:
             return {}
         pairs = {
-            "prefill": (measured.prefill, chosen.prefill),
-            "queue": (measured.queue, chosen.queue),
-            "start": (measured.start, chosen.start),
+            "prefill": (measured.prefill, chosen.terms.prefill_seconds),
+            "queue": (measured.queue, chosen.terms.queue_seconds),
+            "start": (measured.start, chosen.terms.start_seconds),
             "total": (measured.total, chosen.total(self.num_output_tokens)),
         }
         if measured.step > 0:
-            pairs["step"] = (measured.step, chosen.step)
+            pairs["step"] = (measured.step, chosen.terms.step_seconds)
         if chosen.prefill_node != chosen.decode_node or chosen.pull_node:
-            pairs["transfer"] = (measured.transfer, chosen.transfer)
+            pairs["transfer"] = (measured.transfer, chosen.terms.transfer_seconds)
         return pairs
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it; candidates as lists, in the order of `Candidate`'s fields."""
-        ways = [_row(candidate) for candidate in self.candidates]
+        """Return it as JSON has it; candidates as lists: their nodes, and `_TERMS`."""
+        ways = [
+            [*each.way, *_rounded(getattr(each.terms, f"{name}_seconds") for name in _TERMS)]
+            for each in self.candidates
+        ]
         return {
             "called": round(self.called_seconds, _DECIMALS),
             "prompt": self.num_prompt_tokens,
             "output": self.num_output_tokens,
             "chosen": self.candidates.index(self.chosen) if self.chosen in self.candidates else None,
             "candidates": ways,
-            "measured": _row(self.measured) if self.measured else None,
+            "measured": _rounded(astuple(self.measured)) if self.measured else None,
             "error": self.error,
         }
 
 
 def candidate_of(message: CandidateMessage) -> Candidate:
     """Return a feasible candidate of the router's answer."""
-    way = (message.decode_node_id, message.prefill_node_id or message.decode_node_id, message.pull_node_id)
-    return _candidate(way, message.estimate)
+    prefill_node = message.prefill_node_id or message.decode_node_id
+    return Candidate(message.decode_node_id, prefill_node, message.pull_node_id, message.estimate)
 
 
 def chosen_of(placement: Placement) -> Candidate:
     """Return the router's choice."""
     prefill_node = placement.prefill_node_id or placement.decode_node_id
-    return _candidate((placement.decode_node_id, prefill_node, placement.prefix_pull.node_id), placement.estimate)
-
-
-def _candidate(way: tuple[str, str, str], terms: CostEstimate) -> Candidate:
-    return Candidate(*way, *(getattr(terms, f"{name}_seconds") for name in Candidate.__slots__[len(way) :]))
+    return Candidate(placement.decode_node_id, prefill_node, placement.prefix_pull.node_id, placement.estimate)
 
 
 def measured_of(
@@ -179,6 +165,5 @@ def measured_of(
     )
 
 
-def _row(values: Candidate | Measured) -> list[Any]:
-    found = [getattr(values, name) for name in values.__slots__]
-    return [round(value, _DECIMALS) if isinstance(value, float) else value for value in found]
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [round(value, _DECIMALS) for value in values]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from baton.internal.v1.router_service_pb2 import CostEstimate
 from baton.kv.hashing import block_hashes as own_hashes
 from baton.kv.hashing import join_hashes, root_hash
 from baton.v1.generation_pb2 import PlacementSummary
@@ -15,20 +16,17 @@ from bench.prediction.regret import Backlog, regrets
 from bench.prediction.report import LoadReport
 from bench.prediction.sample import Candidate, Measured, Sample, TokenArrival, measured_of
 
-REMOTE = Candidate(
-    decode_node="d",
-    prefill_node="p",
-    pull_node="",
-    queue=0.1,
-    prefill=0.5,
-    transfer=0.4,
-    exposed=0.1,
-    pull=0.0,
-    start=0.7,
-    step=0.02,
-    imposed=0.0,
-)
-LOCAL = replace(REMOTE, prefill_node="d", queue=0.0, prefill=2.0, transfer=0.0, exposed=0.0, start=2.0)
+_REMOTE = {"queue": 0.1, "prefill": 0.5, "transfer": 0.4, "exposed": 0.1, "start": 0.7, "step": 0.02}
+
+
+def candidate(prefill_node: str, **terms: float) -> Candidate:
+    """Return a way to run a request whose terms are those of a remote prefill, but for what is given."""
+    estimate = CostEstimate(**{f"{name}_seconds": value for name, value in (_REMOTE | terms).items()})
+    return Candidate("d", prefill_node, "", estimate)
+
+
+REMOTE = candidate("p")
+LOCAL = candidate("d", queue=0.0, prefill=2.0, transfer=0.0, exposed=0.0, start=2.0)
 AS_EXPECTED = Measured(
     queue=0.1, prefill=0.5, transfer=0.4, exposed=0.1, pull=0.0, start=0.7, step=0.02, ttft=0.6, total=0.9
 )
@@ -139,7 +137,10 @@ def test_a_load_names_what_is_off() -> None:
     assert report.ttft_mean_seconds == pytest.approx(0.15)
     assert report.shares["pairs"] == {"p > d": 2}
     assert "HOST BUSY" in report.lines()[0]
-    assert report.document()["samples"][0]["chosen"] == 0
+    document = report.document()["samples"][0]
+    assert document["chosen"] == 0
+    assert document["candidates"][0] == ["d", "p", "", 0.1, 0.5, 0.4, 0.1, 0.0, 0.7, 0.02, 0.0]
+    assert document["measured"] == [0.1, 0.5, 2.4, 0.1, 0.0, 0.7, 0.02, 0.6, 0.9]
 
 
 def test_prompts_are_named_as_gateways_name_them() -> None:
