@@ -12,15 +12,10 @@ _RATE = "requests per second (of the nodes' time)"
 
 
 def draw_load(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG, a line per deployment and output: throughput, TTFT, TPOT and the host's CPU over the rate.
+    """Write a PNG of 1 or more rows: throughput, TTFT, TPOT and the host's CPU over the rate, by deployment and output.
 
     Rows that were repeated with slower nodes have a line of their own.
-
-    Raises:
-        ValueError: If there are no rows.
     """
-    if not rows:
-        raise ValueError("there are no rows to draw")
     figure = new_figure(13, 8)
     throughput, ttft, tpot, cpu = figure.subplots(2, 2).flat
     least: dict[tuple[str, int, float], float] = {}

@@ -11,13 +11,7 @@ from bench.plots import name_axes, new_figure
 
 
 def draw_overload(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG, a line per policy: goodput, p99 of TTFT and of refusals over the load, memory over time.
-
-    Raises:
-        ValueError: If there are no rows.
-    """
-    if not rows:
-        raise ValueError("there are no rows to draw")
+    """Write a PNG of 1 or more rows: per policy goodput, p99 of TTFT and refusals over the load, memory over time."""
     figure = new_figure(13, 8)
     goodput, ttft, refusals, memory = figure.subplots(2, 2).flat
     for number, policy in enumerate(dict.fromkeys(row.policy for row in rows)):

@@ -123,13 +123,7 @@ class LoadReport:
 
 
 def draw_prediction(reports: Sequence[LoadReport], path: Path) -> None:
-    """Write a PNG: per term p10 to p90 of measured / estimated over the load, with the limits.
-
-    Raises:
-        ValueError: If there are no reports.
-    """
-    if not reports:
-        raise ValueError("there are no loads to draw")
+    """Write a PNG of 1 or more loads: per term p10 to p90 of measured / estimated over the load, with the limits."""
     figure = new_figure(12, 7)
     for axes, (term, (low, high)) in zip(figure.subplots(2, 3).flat, LIMITS.items(), strict=True):
         found = [(100 * report.load, report.spreads[term]) for report in reports if term in report.spreads]
