@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,12 @@ COMPLETIONS_PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"
 BENCH_PATH = "/bench/chat/completions"
 _STATS_COMMENT, _POWER_COMMENT = "generation_stats ", "power_usage "
+
+
+def clock_from_now() -> Clock:
+    """Return a clock that is 0 when this is called."""
+    origin = time.perf_counter()
+    return lambda: time.perf_counter() - origin
 
 
 @dataclass(frozen=True, slots=True)

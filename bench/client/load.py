@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from bench.client.completion import Answer, Clock, Sampling, request_fields, stream_answer
+from bench.client.completion import Answer, Clock, Sampling, clock_from_now, request_fields, stream_answer
 from bench.client.http_client import HttpClient, HttpError
 from bench.client.sample import RequestSample
 from bench.workloads.dataset import Session, Turn
@@ -47,11 +46,8 @@ async def run_load(
         settings: How to send.
         on_sample: Called after each request, as it ends.
     """
-    origin = time.perf_counter()
+    clock = clock_from_now()
     gate = asyncio.Semaphore(settings.max_in_flight) if settings.max_in_flight else None
-
-    def clock() -> float:
-        return time.perf_counter() - origin
 
     async def run(index: int, session: Session, arrival_seconds: float) -> list[RequestSample]:
         await asyncio.sleep(arrival_seconds - clock())

@@ -116,9 +116,7 @@ def row_of(name: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, obje
     pairs = list(zip(own, raw, strict=False))
     return {
         "name": name,
-        "gigabytes_per_second": statistics.median(sample.gigabytes_per_second for sample in own),
-        "send_cpu_seconds": statistics.median(sample.send_cpu_seconds for sample in own),
-        "receive_cpu_seconds": statistics.median(sample.receive_cpu_seconds for sample in own),
+        **{name: statistics.median(getattr(sample, name) for sample in own) for name in Sample.__slots__},
         "rate_ratio": statistics.median(a.gigabytes_per_second / b.gigabytes_per_second for a, b in pairs),
         "cpu_ratio": statistics.median(_cpu(a) / _cpu(b) for a, b in pairs),
         "samples": [asdict(sample) for sample in own],

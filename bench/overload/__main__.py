@@ -70,8 +70,8 @@ def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> t
         seconds = options.calibration_seconds * pair.time_scale
         alone = asyncio.run(saturate(endpoints, question, 1, seconds / 4, "alone")).samples
         capacity = max(_rate(endpoints, question, count, seconds) for count in _NUM_CLIENTS)
-    ttft = quantile((each.ttft_seconds for each in alone if each.ttft_seconds), 0.5) or 0.0
-    tpot = quantile((each.tpot_seconds for each in alone if each.tpot_seconds), 0.5) or 0.0
+    ttft = quantile((each.ttft_seconds for each in alone), 0.5) or 0.0
+    tpot = quantile((each.tpot_seconds for each in alone), 0.5) or 0.0
     level = ServiceLevel(options.slo_ttft or 6 * ttft, options.slo_tpot or 3 * tpot)
     formula = 1 / facts.prefiller.prefill_seconds(question.num_prompt_tokens)
     print(

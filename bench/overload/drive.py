@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Literal
 
 import psutil
 
-from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, stream_answer
+from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, clock_from_now, stream_answer
 from bench.client.http_client import HttpClient, HttpError
 from bench.local_cluster import Endpoints, services_of
 from bench.overload.policies import KEYS
@@ -84,11 +83,7 @@ async def drive(
         seed: Of arrivals and prompts; no load repeats a prompt of another.
         grace: Time after the load in which a request may still become a good one; what then has no end is abandoned.
     """
-    origin = time.perf_counter()
-
-    def clock() -> float:
-        return time.perf_counter() - origin
-
+    clock = clock_from_now()
     arrivals = sorted((at, tenant) for tenant, rate in rates.items() for at in _poisson(rate, seconds, seed, tenant))
     clients = {tenant: HttpClient(endpoints.url, _headers(tenant)) for tenant in rates}
     watch = asyncio.create_task(_watch_memory(endpoints.process_id, seconds / 20, clock))
@@ -111,11 +106,7 @@ async def drive(
 
 async def saturate(endpoints: Endpoints, question: Question, num_clients: int, seconds: float, seed: str) -> Drive:
     """Let clients ask without a pause: what comes back is what can be done."""
-    origin = time.perf_counter()
-
-    def clock() -> float:
-        return time.perf_counter() - origin
-
+    clock = clock_from_now()
     with closing(HttpClient(endpoints.url, _headers("a"))) as client:
 
         async def ask_on(number: int) -> list[Sample]:

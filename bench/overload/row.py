@@ -68,13 +68,11 @@ class Row:
 
     def ttft_seconds(self, tenant: str, share: float) -> float | None:
         """Return a quantile of a tenant's times to first token, of all requests that got one."""
-        samples = (each.ttft_seconds for each in self.drive.samples if each.tenant == tenant)
-        return quantile((seconds for seconds in samples if seconds is not None), share)
+        return quantile((each.ttft_seconds for each in self.drive.samples if each.tenant == tenant), share)
 
     def tpot_seconds(self, share: float) -> float | None:
         """Return a quantile of the time per output token of complete requests."""
-        samples = (each.tpot_seconds for each in self.drive.samples if each.end == "complete")
-        return quantile((seconds for seconds in samples if seconds is not None), share)
+        return quantile((each.tpot_seconds for each in self.drive.samples if each.end == "complete"), share)
 
     @property
     def memory_growth(self) -> Mapping[str, float]:
@@ -150,9 +148,9 @@ def faults(rows: Sequence[Row], policy: str) -> list[str]:
     return found
 
 
-def quantile(values: Iterable[float], share: float) -> float | None:
-    """Return a quantile, interpolated linearly between the nearest ranks; None of nothing."""
-    ordered = sorted(values)
+def quantile(values: Iterable[float | None], share: float) -> float | None:
+    """Return a quantile of what is there, interpolated linearly between the nearest ranks; None of nothing."""
+    ordered = sorted(value for value in values if value is not None)
     return percentile(ordered, 100 * share) if ordered else None
 
 
