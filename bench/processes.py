@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,19 @@ class Child:
         """
         self.tell(json.dumps(question))
         return self.answer()
+
+
+def answer_lines(answer: Callable[[dict[str, Any]], Mapping[str, object]]) -> None:
+    """Be a `Child`: say that it is ready, then answer every line of JSON until standard input ends."""
+    say({"is_ready": True})
+    for line in sys.stdin:
+        say(answer(json.loads(line)))
+
+
+def say(values: Mapping[str, object]) -> None:
+    """Tell the process that started this one something, as a line of JSON."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 @contextmanager

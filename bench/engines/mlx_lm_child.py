@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from itertools import pairwise
@@ -13,6 +12,8 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_model
+
+from bench.processes import answer_lines
 
 CONTEXT = 512
 _MAX_BATCH_SIZE = 64
@@ -98,11 +99,7 @@ class MlxLm:
 def main(folder: str) -> None:
     """Answer until standard input ends."""
     system = MlxLm(Path(folder))
-    print(json.dumps({"is_ready": True}), flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answer = system.measure_joins(**asked) if "prompt_tokens" in asked else system.measure(**asked)
-        print(json.dumps(answer), flush=True)
+    answer_lines(lambda asked: (system.measure_joins if "prompt_tokens" in asked else system.measure)(**asked))
 
 
 if __name__ == "__main__":

@@ -52,17 +52,9 @@ class Hosts:
         process = running_server(self._link.far_command(command) if is_far else command, log, environment)
         return self._stack.enter_context(process), log
 
-    def wait_for_nodes(self, num_nodes: int) -> list[NodeState]:
-        """Return the nodes once all have registered, as `registered_nodes` does.
-
-        Raises:
-            TimeoutError: If they do not in time; the message has the ends of the logs.
-        """
-        try:
-            return registered_nodes(ROUTER, num_nodes)
-        except TimeoutError as error:
-            tails = "\n".join(path.read_text()[-2000:] for path in sorted(self._logs.iterdir()))
-            raise TimeoutError(f"{error}\n{tails}") from error
+    def log_ends(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(path.read_text()[-2000:] for path in sorted(self._logs.iterdir()))
 
 
 @contextmanager
@@ -77,7 +69,7 @@ def hosted_cluster(
         nodes: In order; node `i` is called node-i.
 
     Raises:
-        TimeoutError: If the nodes do not register.
+        TimeoutError: If the nodes do not register; the message has the ends of the logs.
     """
     with ExitStack() as stack:
         hosts = Hosts(link, model, stack)
@@ -90,4 +82,8 @@ def hosted_cluster(
             place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index, "--insecure")
             settings = [f"--{key.replace('_', '-')}={value}" for key, value in node.table.items() if key != "role"]
             hosts.serve(str(node.table["role"]), *place, *settings, is_far=node.is_far)
-        yield hosts, hosts.wait_for_nodes(len(nodes))
+        try:
+            states = registered_nodes(ROUTER, len(nodes))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{hosts.log_ends()}") from error
+        yield hosts, states

@@ -21,7 +21,7 @@ from bench.links.shaped_cluster import Cluster, NotRemoteError, shaped_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
 from bench.local_cluster import NodeTable, mock_node, real_node
 from bench.options import at_least, list_of, positive
-from bench.plots import new_figure
+from bench.plots import name_axes, new_figure
 from bench.results_file import describe_machine, write_results
 
 _SPARK, _ULTRA = mock_node("prefill", "dgx-spark", 1), mock_node("decode", "m3-ultra", 1)
@@ -237,10 +237,8 @@ def _draw_link(axes: Any, rows: Sequence[Mapping[str, Any]], title: str) -> None
     for name, label, style in _LINES:
         axes.plot(lengths, [row[name] for row in rows], label=label, **style)
     axes.set_title(title, fontsize=9)
-    axes.set_xlabel("prompt, tokens")
-    axes.set_ylabel("until decoding begins, s")
+    name_axes(axes, "prompt, tokens", "until decoding begins, s")
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
 
 
 if __name__ == "__main__":

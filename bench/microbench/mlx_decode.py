@@ -8,7 +8,6 @@ join.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from baton.engine.runners.mlx import MlxRunner, load_mlx_runner
 from baton.engine.sampling import SampledToken
 from baton.kv.stream import KvFrame
 from bench.microbench.engine.host_time import tokens_of
+from bench.processes import answer_lines
 
 CONTEXT = 512
 """Positions that arrive."""
@@ -187,15 +187,7 @@ class DecodeBench:
 def main(folder: str) -> None:
     """Answer until standard input ends."""
     bench = DecodeBench(Path(folder))
-    _say({"is_ready": True})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        _say(bench.measure_joins(**asked) if "prompt_tokens" in asked else bench.measure(**asked))
-
-
-def _say(answer: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    answer_lines(lambda asked: (bench.measure_joins if "prompt_tokens" in asked else bench.measure)(**asked))
 
 
 if __name__ == "__main__":

@@ -39,10 +39,8 @@ class Sample:
             "cpu_us_per_request": {
                 name: seconds * 1e6 / self.load.num_all_requests for name, seconds in self.cpu_seconds.items()
             },
-            "ttft_p50_seconds": self.ttft_seconds(0.5),
-            "ttft_p99_seconds": self.ttft_seconds(0.99),
-            "itl_p50_seconds": self.latencies.itl_seconds(0.5),
-            "itl_p99_seconds": self.latencies.itl_seconds(0.99),
+            **{f"ttft_p{percent}_seconds": self.ttft_seconds(percent / 100) for percent in (50, 99)},
+            **{f"itl_p{percent}_seconds": self.latencies.itl_seconds(percent / 100) for percent in (50, 99)},
         }
 
 

@@ -34,20 +34,12 @@ _PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What is asked."""
-
-    name: str
-    options: tuple[str, ...]
-
-
-SHAPES = (
-    Shape("prefill-heavy", ("--dataset", "prefill-heavy")),
-    Shape("decode-heavy", ("--dataset", "decode-heavy")),
-    Shape("sharegpt-like", ("--dataset", "random", "--prompt-tokens", "20:385", "--output-tokens", "20:339")),
-)
-"""462/16, 462/256, and lengths around ShareGPT's means of 202 and 179."""
+SHAPES = {
+    "prefill-heavy": ("--dataset", "prefill-heavy"),
+    "decode-heavy": ("--dataset", "decode-heavy"),
+    "sharegpt-like": ("--dataset", "random", "--prompt-tokens", "20:385", "--output-tokens", "20:339"),
+}
+"""Options of `baton bench serve` by name: 462/16, 462/256, and lengths around ShareGPT's means of 202 and 179."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ def main() -> None:
                 with _running(server, port, folder):
                     for shape in SHAPES:
                         summary = _ask(server, shape, port, folder, number, options.count)
-                        rows.append({"shape": shape.name, "server": server.name, "round": number, **summary})
+                        rows.append({"shape": shape, "server": server.name, "round": number, **summary})
                         print(_line(rows[-1]), flush=True)
     if options.out:
         medians = _medians(rows)
@@ -137,19 +129,19 @@ def _running(server: Server, port: int, folder: Path) -> Iterator[None]:
         yield
 
 
-def _ask(server: Server, shape: Shape, port: int, folder: Path, seed: int, count: int) -> Mapping[str, Any]:
+def _ask(server: Server, shape: str, port: int, folder: Path, seed: int, count: int) -> Mapping[str, Any]:
     out = folder / "run.json"
     command = (
         *(sys.executable, "-m", "baton.cli", "bench", "serve"),
         *("--url", f"http://127.0.0.1:{port}", "--model", server.model, "--chat"),
     )
     settings = ("--count", str(count), "--seed", str(seed + 1), "--no-ignore-eos", "--quiet", "--out", str(out))
-    done = subprocess.run((*command, *settings, *shape.options), capture_output=True, text=True)
+    done = subprocess.run((*command, *settings, *SHAPES[shape]), capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{server.name}, {shape.name}: {done.stderr[-1000:] or done.stdout[-1000:]}")
+        raise RuntimeError(f"{server.name}, {shape}: {done.stderr[-1000:] or done.stdout[-1000:]}")
     summary: Mapping[str, Any] = json.loads(out.read_text())["summary"]
     if summary["num_failed"]:
-        raise RuntimeError(f"{server.name}, {shape.name}: {summary['num_failed']} of {count} requests failed")
+        raise RuntimeError(f"{server.name}, {shape}: {summary['num_failed']} of {count} requests failed")
     times = {
         f"{name}_{share}": summary[f"{name}_seconds"][share] for name in ("ttft", "tpot") for share in ("p50", "p99")
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
+
+from bench.processes import say
 
 SOURCE_BYTES = 64 << 20
 """Random memory that frames are sent from, again and again, as `baton kv-link` does."""
@@ -83,9 +84,3 @@ def run(send: Callable[[], int], receive: Callable[[str, int, Slots], None]) -> 
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     num_bytes, is_right = options.num_frames * options.frame_bytes, slots.is_right(options.num_frames)
     say({"seconds": seconds, "cpu_seconds": cpu_seconds, "num_bytes": num_bytes, "is_right": is_right})
-
-
-def say(values: dict[str, object]) -> None:
-    """Tell the other process something, as a line of JSON."""
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()

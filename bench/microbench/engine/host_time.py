@@ -88,15 +88,14 @@ class _Meter:
             self.results.put(event.error)
         self._num_ended += isinstance(event, Ended)
         if self._num_ended == self._load.batch_size and self._begun is not None:
-            begun, now = self._begun, self._read()
+            spent, host, process = (now - begun for begun, now in zip(self._begun, self._read(), strict=True))
             num_tokens = self._load.batch_size * self._load.num_passes - self._num_tokens
             num_passes = num_tokens / self._load.batch_size
-            seconds = now.seconds - begun.seconds
             measured = Measured(
-                tokens_per_second=num_tokens / seconds,
-                tpot_seconds=seconds / num_passes,
-                host_seconds=(now.host_seconds - begun.host_seconds) / num_passes,
-                process_seconds=(now.process_seconds - begun.process_seconds) / num_passes,
+                tokens_per_second=num_tokens / spent,
+                tpot_seconds=spent / num_passes,
+                host_seconds=host / num_passes,
+                process_seconds=process / num_passes,
             )
             self.results.put(measured)
 
