@@ -8,12 +8,12 @@ from functools import partial
 import grpc
 
 from baton.errors import ForbiddenError
-from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
+from baton.rpc.error_interceptor import Behavior, Context, Handler, HandlerInterceptor, StreamBehavior, wrap_handler
 from baton.rpc.status import abort
 from baton.security.access import DEPLOYMENT, Party, caller_of, set_caller
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):
+class AccessInterceptor(HandlerInterceptor):
     """Ends calls of those who may not make them with PERMISSION_DENIED, before anything of the request is looked at.
 
     Args:
@@ -25,16 +25,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         self._without_certificate = without_certificate
         self._server_name = server_name
 
-    async def intercept_service(  # type: ignore[override]
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Return the handler of the call behind a check of its caller."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        check = partial(self._check, handler_call_details.method)
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler behind a check of its caller."""
+        check = partial(self._check, call.method)
         return wrap_handler(handler, partial(_guard, check=check), partial(_guard_stream, check=check))
 
     async def _check(self, method: str, context: Context) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from baton.rpc.error_interceptor import Context, Deserializer, Handler, wrap_handler
+from baton.rpc.error_interceptor import Context, Deserializer, Handler, HandlerInterceptor, wrap_handler
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ OPTIONS = (
 """Of a server that has `InflatingInterceptor`."""
 
 
-class InflatingInterceptor(grpc.aio.ServerInterceptor):
+class InflatingInterceptor(HandlerInterceptor):
     """Inflates requests of every service.
 
     Args:
@@ -39,14 +39,9 @@ class InflatingInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
 
-    async def intercept_service(  # type: ignore[override]
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Return the handler of the call, which takes compressed requests."""
-        handler = await continuation(handler_call_details)
-        return handler and wrap_handler(handler, _same, _same, self._inflating)
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:  # noqa: ARG002
+        """Return the handler, which takes compressed requests."""
+        return wrap_handler(handler, _same, _same, self._inflating)
 
     def _inflating(self, deserialize: Deserializer | None) -> Deserializer | None:
         return deserialize and (lambda data: deserialize(self._inflated(data)))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,17 +33,29 @@ StreamBehavior = Callable[..., AsyncIterator[object]]
 """Yields its responses."""
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends calls that raise with the right status; calls of other packages (health, reflection) pass untouched."""
+class HandlerInterceptor(grpc.aio.ServerInterceptor):
+    """Puts something around the handlers of a server's methods; a method that there is not passes untouched."""
+
+    @abstractmethod
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler that serves a call instead of the given one, which may be the same."""
 
     async def intercept_service(  # type: ignore[override]
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Return the handler of the call with its behaviour guarded."""
+        """Return the handler of the call; None: there is no such method."""
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/baton."):
+        return handler and self.intercept(handler, handler_call_details)
+
+
+class ErrorInterceptor(HandlerInterceptor):
+    """Ends calls that raise with the right status; calls of other packages (health, reflection) pass untouched."""
+
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler with its behaviour guarded."""
+        if not call.method.startswith("/baton."):
             return handler
         return wrap_handler(handler, _guard, _guard_stream, tolerant)
 
@@ -124,6 +137,11 @@ def decoded(request: object) -> object:
 async def _decoded_stream(requests: AsyncIterator[object]) -> AsyncIterator[object]:
     async for request in requests:
         yield decoded(request)
+
+
+def strings_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> Mapping[str, str]:
+    """Return those of a call's metadata that are text; binary ones are left out."""
+    return {name: value for name, value in metadata or () if isinstance(value, str)}
 
 
 def wrap_handler(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import grpc
 from opentelemetry import trace
 
-from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
+from baton.rpc.error_interceptor import (
+    Behavior,
+    Context,
+    Handler,
+    HandlerInterceptor,
+    StreamBehavior,
+    strings_of,
+    wrap_handler,
+)
 from baton.rpc.status import status_of
 from baton.telemetry import names
 from baton.telemetry.tracing import begin_server_span, is_tracing, named_address, note_status, tracer
@@ -20,7 +28,7 @@ def server_interceptors(address: str) -> Sequence[grpc.aio.ServerInterceptor]:
     return (TraceServerInterceptor(tracer(), named_address(address)),) if is_tracing() else ()
 
 
-class TraceServerInterceptor(grpc.aio.ServerInterceptor):
+class TraceServerInterceptor(HandlerInterceptor):
     """Opens a server span for each call that serves a request, as a child of the caller's; others pass untouched.
 
     grpc.aio runs every call in a task of its own, so the context that is attached ends with that task; detaching it
@@ -35,19 +43,12 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):
         self._tracer = tracer
         self._address = address
 
-    async def intercept_service(  # type: ignore[override]
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Return the handler of the call with a span around its behaviour."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith("/baton.") or method in names.BACKGROUND_METHODS:
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler with a span around its behaviour."""
+        if not call.method.startswith("/baton.") or call.method in names.BACKGROUND_METHODS:
             return handler
-        metadata = handler_call_details.invocation_metadata or ()
-        carrier = {key: value for key, value in metadata if isinstance(value, str)}
-        begin = partial(begin_server_span, self._tracer, method, carrier, self._address)
+        carrier = strings_of(call.invocation_metadata)
+        begin = partial(begin_server_span, self._tracer, call.method, carrier, self._address)
         return wrap_handler(handler, partial(_trace, begin=begin), partial(_trace_stream, begin=begin))
 
 

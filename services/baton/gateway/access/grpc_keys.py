@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import grpc
 
 from baton.errors import AuthenticationError
 from baton.gateway.access.admission import AccessControl, RequestContext
-from baton.rpc.error_interceptor import Context, Handler
+from baton.rpc.error_interceptor import Context, Handler, HandlerInterceptor, strings_of
 from baton.rpc.status import abort, code_of
 
 
-class KeyInterceptor(grpc.aio.ServerInterceptor):
+class KeyInterceptor(HandlerInterceptor):
     """Refuses calls of Baton's services that show no key, while their messages are still on their way.
 
     Health and reflection, by which clients learn that there is something to ask, need none.
@@ -21,19 +19,13 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, access: AccessControl) -> None:
         self._access = access
 
-    async def intercept_service(  # type: ignore[override]
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Return the handler of the call, or one that refuses it."""
-        method, metadata = handler_call_details.method, handler_call_details.invocation_metadata or ()
-        handler = await continuation(handler_call_details)
-        if handler is not None and method.startswith("/baton."):  # a method that is none would become a metric's label
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler, or one that refuses the call."""
+        if call.method.startswith("/baton."):  # and is one: others would become labels of metrics
             try:
-                self._access.authenticate({name: value for name, value in metadata if isinstance(value, str)})
+                self._access.authenticate(strings_of(call.invocation_metadata))
             except AuthenticationError as error:
-                return self._refusal(method.removeprefix("/"), error)
+                return self._refusal(call.method.removeprefix("/"), error)
         return handler
 
     def _refusal(self, route: str, error: AuthenticationError) -> Handler:

@@ -30,7 +30,7 @@ from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
 from baton.rpc.compression import compress_where_it_pays, writer_of
-from baton.rpc.error_interceptor import Context
+from baton.rpc.error_interceptor import Context, strings_of
 from baton.rpc.status import code_of
 from baton.telemetry import names
 from baton.telemetry.tracing import SERVER_FAILURES, is_tracing, named_address, server_attributes
@@ -231,4 +231,4 @@ def _check_size(response: wire.TokenizeResponse | wire.DetokenizeResponse, field
 
 
 def _metadata(context: Context) -> Mapping[str, str]:
-    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return strings_of(context.invocation_metadata())
