@@ -75,6 +75,14 @@ def answer_with(cluster: FakeCluster, text: str, *, chunk_tokens: int = 3) -> No
         node.script = answer
 
 
+def tool_cluster(model_dir: Path, text: str, *, num_nodes: int = 2) -> FakeCluster:
+    """Return a cluster whose context has room for tools, and whose nodes generate a text."""
+    cluster = FakeCluster(model_dir, num_nodes=num_nodes)
+    cluster.context_tokens = 4096
+    answer_with(cluster, text)
+    return cluster
+
+
 def tool_folder(folder: Path, *, has_special_marks: bool = True) -> Path:
     """Write the tokenizer as a model folder has it."""
     tool_tokenizer(has_special_marks=has_special_marks).save_pretrained(folder)

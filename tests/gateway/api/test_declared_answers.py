@@ -13,7 +13,7 @@ from gateway.api.parameters.body_fields import field_paths
 from gateway.bodies import ROUTES, SMALLEST
 from gateway.fake_cluster import FakeCluster
 from gateway.rest import ask
-from gateway.tool_models import ANSWER, FUNCTION, TOOL, answer_with, tool_folder
+from gateway.tool_models import ANSWER, FUNCTION, TOOL, tool_cluster, tool_folder
 
 _FUNCTION = {"type": "function", **FUNCTION}
 _TOLD = {"return_token_ids": True, "prompt_logprobs": 1, "invented": 1, "n": 2, "stop": "weather: x", "max_tokens": 999}
@@ -42,10 +42,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir, num_nodes=1)
-    cluster.context_tokens = 4096
-    answer_with(cluster, ANSWER)
-    return cluster
+    return tool_cluster(model_dir, ANSWER, num_nodes=1)
 
 
 @pytest.mark.parametrize("path", _ASKED)

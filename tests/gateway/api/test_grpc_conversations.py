@@ -18,7 +18,17 @@ from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import MODEL, FakeCluster
 from gateway.grpc_answer import Answer, answers
 from gateway.rest import ask
-from gateway.tool_models import ANSWER, ARGUMENTS, CALL, FUNCTION, REASONING, TOOL, answer_with, tool_folder
+from gateway.tool_models import (
+    ANSWER,
+    ARGUMENTS,
+    CALL,
+    FUNCTION,
+    REASONING,
+    TOOL,
+    answer_with,
+    tool_cluster,
+    tool_folder,
+)
 
 TOOL_WIRE = {
     "name": FUNCTION["name"],
@@ -39,10 +49,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir, num_nodes=1)
-    cluster.context_tokens = 4096
-    answer_with(cluster, ANSWER)
-    return cluster
+    return tool_cluster(model_dir, ANSWER, num_nodes=1)
 
 
 @pytest.fixture

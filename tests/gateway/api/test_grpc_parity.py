@@ -16,7 +16,7 @@ from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import MODEL, FakeCluster
 from gateway.rest import ask
-from gateway.tool_models import ARGUMENTS, FUNCTION, TOOL, answer_with, tool_folder
+from gateway.tool_models import ARGUMENTS, FUNCTION, TOOL, tool_cluster, tool_folder
 from house.dialects.table import proto_paths
 
 _SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}}
@@ -163,10 +163,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir, num_nodes=1)
-    cluster.context_tokens = 4096
-    answer_with(cluster, "hello world")
-    return cluster
+    return tool_cluster(model_dir, "hello world", num_nodes=1)
 
 
 def test_rest_asks_router_and_nodes_for_the_same(gateway: RunningGateway, cluster: FakeCluster) -> None:

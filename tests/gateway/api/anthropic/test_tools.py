@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from baton.gateway.server import RunningGateway
 from gateway.fake_cluster import MODEL, FakeCluster
 from gateway.rest import ask
-from gateway.tool_models import ANSWER, ARGUMENTS, CALL, FUNCTION, REASONING, answer_with, tool_folder
+from gateway.tool_models import ANSWER, ARGUMENTS, CALL, FUNCTION, REASONING, answer_with, tool_cluster, tool_folder
 
 TOOL: Any = {
     "name": FUNCTION["name"],
@@ -34,10 +34,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir)
-    cluster.context_tokens = 4096
-    answer_with(cluster, ANSWER)
-    return cluster
+    return tool_cluster(model_dir, ANSWER)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from gateway.tool_models import (
     REASONING,
     TOOL,
     answer_with,
+    tool_cluster,
     tool_folder,
     tool_tokenizer,
 )
@@ -39,10 +40,7 @@ def model_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir)
-    cluster.context_tokens = 4096
-    answer_with(cluster, ANSWER)
-    return cluster
+    return tool_cluster(model_dir, ANSWER)
 
 
 def _prompt_of(model_dir: Path, messages: list[Any], **options: Any) -> list[int]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from baton.gateway.server import RunningGateway
 from gateway.fake_cluster import MODEL, FakeCluster
 from gateway.rest import ask
-from gateway.tool_models import ANSWER, ARGUMENTS, FUNCTION, REASONING, answer_with, tool_folder
+from gateway.tool_models import ANSWER, ARGUMENTS, FUNCTION, REASONING, tool_cluster, tool_folder
 
 TOOL: Any = {"type": "function", **FUNCTION, "strict": False}
 OPTIONS: dict[str, Any] = {"model": MODEL, "input": "Zürich?", "tools": [TOOL]}
@@ -28,10 +28,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(model_dir: Path) -> FakeCluster:
     """Return a cluster whose context has room for tools."""
-    cluster = FakeCluster(model_dir)
-    cluster.context_tokens = 4096
-    answer_with(cluster, ANSWER)
-    return cluster
+    return tool_cluster(model_dir, ANSWER)
 
 
 def test_reasoning_text_and_calls_are_items(client: openai.OpenAI) -> None:
