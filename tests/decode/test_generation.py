@@ -16,6 +16,7 @@ from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.request import SamplingParams
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.rpc.status import error_info
+from baton.shm.lender import SEGMENT_BYTES
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
 from decode.pair import (
@@ -619,7 +620,9 @@ def test_many_requests_at_once_say_the_same_as_alone() -> None:
         assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 8) for prompt in prompts]
         assert [answer.summary.fallback_reason for answer in answers] == [""] * 12
 
-    with_pair(client, prefill_runner=mock_runner(24), decode_runner=mock_runner(28))
+    with_pair(
+        client, prefill_runner=mock_runner(24), decode_runner=mock_runner(28), shared_memory_bytes=12 * SEGMENT_BYTES
+    )
 
 
 def test_one_changed_byte_of_kv_changes_the_text(transport: TransportChoice) -> None:

@@ -236,10 +236,13 @@ class PrefillSource:
     def _note_transport(self, is_shared: bool, loan: Loan | None, reception: Reception) -> None:
         if is_shared:
             reception.transport = "shared"
-        elif loan is not None and loan.is_refused:
+        is_full = loan is not None and loan.is_refused
+        if is_full:
             reception.transport_reason = reception.transport_reason or "SHARED_MEMORY_FULL"
         trace.get_current_span().set_attribute(names.KV_TRANSPORT, reception.transport)
         if not is_shared and self._choice == "shared":
+            if is_full:
+                raise UnavailableError("all memory that is shared is lent to streams", reason="SHARED_MEMORY_FULL")
             raise UnavailableError("the prefill node shares no memory with this one", reason="NOT_SHARED")
 
     async def _open_fast(
