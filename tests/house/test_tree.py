@@ -6,9 +6,9 @@ import ast
 
 from house.repository import GENERATED, PACKAGE, ROOT, TESTS, sources
 
-_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes", "clients", "attacks"}
+_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes", "clients", "attacks", "mutants"}
 """Test folders that mirror no package: the repository, equality with transformers, processes, Kubernetes, clients, what
-an audit did to a deployment."""
+an audit did to a deployment, mistakes that tests must catch."""
 
 _NAMES_OF_NO_IDEA = {"utils.py", "util.py", "helpers.py", "helper.py", "common.py", "misc.py"}
 
