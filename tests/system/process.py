@@ -38,7 +38,8 @@ class ServedProcess:
         self.role = role
         self.settings = settings
         self.log_file = log_file
-        self._environment = environment
+        self.environment = environment
+        """Variables beside those of this process, from the next start on."""
         self._process: subprocess.Popen[bytes] | None = None
         self.started_ns = 0
         """Wall clock of the last start, nanoseconds; a node's epoch is later."""
@@ -62,7 +63,7 @@ class ServedProcess:
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-m", "baton.cli", "serve", self.role, *flags),
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment, **parent_environment()},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment, **parent_environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
