@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -71,22 +71,6 @@ class Child:
         status = self._process.wait()
         if status:
             raise ChildFailedError(f"{_words(self._process.args)} ended with status {status}")
-
-    def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
-        """Return the child's answer to a line of JSON.
-
-        Raises:
-            ChildFailedError: If it has ended.
-        """
-        self.tell(json.dumps(question))
-        return self.answer()
-
-
-def answer_lines(answer: Callable[[dict[str, Any]], Mapping[str, object]]) -> None:
-    """Be a `Child`: say that it is ready, then answer every line of JSON until standard input ends."""
-    say({"is_ready": True})
-    for line in sys.stdin:
-        say(answer(json.loads(line)))
 
 
 def say(values: Mapping[str, object]) -> None:

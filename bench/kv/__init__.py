@@ -1,1 +1,1 @@
-"""What KV costs: its transports, its tiers, its formats on the wire, and prefixes of other nodes."""
+"""What carries KV: Baton's transports beside a raw socket."""

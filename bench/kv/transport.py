@@ -1,9 +1,8 @@
-"""What carries KV frames fastest: Baton's transports beside a raw socket and other projects' over loopback.
+"""What carries KV frames fastest: Baton's transports beside a raw socket, over loopback.
 
 Run: `baton bench kv-transport --out bench/results/kv_transport.json`. Every contender is two processes of its own, a
 sender and a receiver; contenders take turns, round after round, so that what the machine does besides meets all alike.
-METHODOLOGY.md defines the numbers. Others than Baton and the raw socket need a Python that has their packages (numpy,
-pyarrow, nixl, mooncake-transfer-engine), in a virtual environment of its own: `--peers-python peers/bin/python`.
+METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Sample:
 def main() -> None:
     """Measure, print the table, write samples and picture."""
     options = _options()
-    contenders = list(_contenders(options.peers_python))
+    contenders = list(_contenders())
     samples: dict[str, list[Sample]] = {}
     failures: dict[str, str] = {}
     for round_number in range(options.rounds):
@@ -76,7 +75,7 @@ def main() -> None:
     if options.out:
         document = {
             "machine": describe_machine(),
-            "settings": {key: value for key, value in vars(options).items() if key not in ("out", "peers_python")},
+            "settings": {key: value for key, value in vars(options).items() if key != "out"},
             "rows": rows,
             "failures": failures,
         }
@@ -140,22 +139,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--num-frames", type=int, default=2048, help="frames of a transfer; 256 fill the memory once")
     parser.add_argument("--frame-bytes", type=int, default=1 << 20, help="payload of a frame; divides 64 MiB")
-    parser.add_argument("--peers-python", default="", help="Python with the packages of the other projects")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is put beside it")
     return parser.parse_args()
 
 
-def _contenders(peers_python: str) -> Iterator[Contender]:
+def _contenders() -> Iterator[Contender]:
     link = (sys.executable, "-m", "baton.cli", "kv-link")
-    yield Contender(RAW, (sys.executable, "-m", "bench.kv.peers.raw_tcp"))
+    yield Contender(RAW, (sys.executable, "-m", "bench.kv.raw_tcp"))
     yield Contender("Baton, fast path", link, ("--path", "fast"))
     yield Contender("Baton, fast path as in nodes (CRC-32C)", link, ("--path", "fast-checked"))
     yield Contender("Baton, shared memory as in nodes (CRC-32C)", link, ("--path", "shared"))
     yield Contender("Baton, grpcio path", link, ("--path", "grpc"))
-    if peers_python:
-        yield Contender("nixl, UCX over TCP", (peers_python, "-m", "bench.kv.peers.nixl_ucx"))
-        yield Contender("mooncake, TCP", (peers_python, "-m", "bench.kv.peers.mooncake_tcp"))
-        yield Contender("Arrow Flight", (peers_python, "-m", "bench.kv.peers.arrow_flight"))
 
 
 def _running(command: Sequence[str]) -> AbstractContextManager[Child]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.engines.models import write_stack_model
 from bench.plots import new_figure
 from bench.processes import ONE_THREAD, chat_request, free_port, running_server, wait_until_served
 from bench.results_file import describe_machine, write_results
+from bench.servers.stack_model import write_stack_model
 
 _SERVE = "from transformers.cli.transformers import main; main()"
 _MODEL = "model"

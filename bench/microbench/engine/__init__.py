@@ -1,1 +1,1 @@
-"""Measures an engine alone, in its own process: host time per pass, and the tiers of the prefix cache."""
+"""Measures an engine alone, in its own process: host time per pass."""

@@ -40,18 +40,13 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "full-stack": Benchmark(
             "servers.full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."
         ),
-        "mlx-decode": Benchmark("engines.mlx_decode", "Decoding on MLX beside mlx-lm's batches."),
         "gateway-cost": Benchmark(
             "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
         ),
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
         ),
-        "kv-tiers": Benchmark(
-            "microbench.engine.kv_tiers", "What a cached prefix saves, by the memory that holds it.", ("bench", "torch")
-        ),
-        "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
-        "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
+        "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside a raw socket."),
         "placement": Benchmark("microbench.placement", "What a decision costs the router's thread, by nodes."),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."

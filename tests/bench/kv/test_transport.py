@@ -10,7 +10,7 @@ from bench.kv.transport import Contender, Sample, measure, row_of, table_lines
 from bench.processes import ChildFailedError
 
 LINK = (sys.executable, "-m", "baton.cli", "kv-link")
-PEER = (sys.executable, "-m", "bench.kv.peers.raw_tcp")
+PEER = (sys.executable, "-m", "bench.kv.raw_tcp")
 CONTENDERS = {
     "raw": Contender("raw TCP", PEER),
     "fast": Contender("fast", LINK, ("--path", "fast")),
@@ -38,7 +38,7 @@ def test_fewer_frames_than_there_is_memory_for_are_right() -> None:
 def test_a_contender_that_cannot_start_is_named() -> None:
     """Its package is not installed, say."""
     with pytest.raises(ChildFailedError, match="no_such_peer"):
-        measure(Contender("other", (sys.executable, "-m", "bench.kv.peers.no_such_peer")), 1, 1 << 14)
+        measure(Contender("other", (sys.executable, "-m", "bench.kv.no_such_peer")), 1, 1 << 14)
 
 
 def test_ratios_are_those_of_one_round() -> None:
