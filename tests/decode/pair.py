@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,6 +48,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import generation_pb2
 from engine.rig import GREEDY, LAYOUT, mock_runner
@@ -253,6 +254,18 @@ class PrefillSide:
         )
 
 
+class CountedMetrics(Metrics):
+    """Remembers what is counted: by how much, and the values of its attributes, by metric."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: dict[names.MetricName, list[tuple[float | str, ...]]] = {}
+
+    def add(self, metric: names.MetricName, value: float = 1, attributes: Mapping[str, str] | None = None) -> None:
+        """Remember it."""
+        self.counted.setdefault(metric, []).append((value, *(attributes or {}).values()))
+
+
 class Pair:
     """Both nodes, their servers, and a client of the decode node; and a spare prefill node, intact."""
 
@@ -275,21 +288,16 @@ class Pair:
         self.prefill, self.servicer = self.prefill_side.node, self.prefill_side.servicer
         self.prefill_server, self.fast_server = self.prefill_side.server, self.prefill_side.fast_server
         self.decode = Node(DECODE_ID, decode_runner or mock_runner())
-        self.fast_path_fallbacks: list[str] = []
-        self.breaks: list[tuple[str, str]] = []
-        metrics = Metrics()
-        metrics.add_fast_path_fallback = self.fast_path_fallbacks.append  # type: ignore[method-assign]
+        self.metrics = CountedMetrics()
         self.lender = Lender(4 * SEGMENT_BYTES if shared_memory_bytes is None else shared_memory_bytes)
         self.peers = PeerSet(
             0,
             lambda _link: None,
             choice=transport,
             lender=self.lender,
-            metrics=metrics,
+            metrics=self.metrics,
             linger_seconds=linger_seconds,
         )
-        self.metrics = Metrics()
-        self.metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
         node = cast(WorkerNode, self.decode)
         self.generator = DecodeGenerator(node, self.peers, cast(Timeouts, timeouts), self.metrics)
         self.decode_servicer = DecodeServicer(self.generator)
@@ -353,7 +361,7 @@ class Pair:
             node.placement_ids.clear()
         self.servicer.requests.clear()
         self.spare_side.servicer.requests.clear()
-        self.breaks.clear()
+        self.metrics.counted.clear()
 
     async def settle(self) -> None:
         """Return when the engines hold nothing."""

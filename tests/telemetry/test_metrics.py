@@ -5,6 +5,7 @@ from __future__ import annotations
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 
+from baton.telemetry import names
 from baton.telemetry.metrics import MAX_LINK_LABELS, MAX_NODE_LABELS, Metrics
 
 
@@ -15,20 +16,26 @@ def _collect(reader: InMemoryMetricReader) -> dict[str, list[NumberDataPoint | H
     return {metric.name: list(metric.data.data_points) for metric in metrics}  # type: ignore[arg-type]
 
 
+def _predict(metrics: Metrics, *, node_id: str = "", link: str = "") -> None:
+    metrics.record(names.PREDICTION_RATIO, 1.0, {names.TERM: "step", names.NODE_ID: node_id, names.LINK: link})
+
+
 def test_what_happened_is_counted_under_its_attributes() -> None:
     """Fallbacks keep their reasons apart, prompts their sides, and bytes add up."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     metrics = Metrics(provider.get_meter("test"))
 
-    metrics.add_fallback("UNAVAILABLE")
-    metrics.add_fallback("KV_STREAM_BROKEN")
-    metrics.add_fallback("UNAVAILABLE")
-    metrics.add_failure("NON_FINITE_LOGITS")
-    metrics.add_prompt("decode", num_cached_tokens=32, num_computed_tokens=8)
-    metrics.add_kv_transfer(1000, "fast", transfer_seconds=0.5, exposed_seconds=0.25)
-    metrics.add_kv_transfer(500, "fast", transfer_seconds=0.5, exposed_seconds=0.0)
-    metrics.record_time_to_first_token(0.3, "m")
+    metrics.add(names.FALLBACKS, 1, {names.REASON: "UNAVAILABLE"})
+    metrics.add(names.FALLBACKS, 1, {names.REASON: "KV_STREAM_BROKEN"})
+    metrics.add(names.FALLBACKS, 1, {names.REASON: "UNAVAILABLE"})
+    metrics.add(names.FAILURES, 1, {names.REASON: "NON_FINITE_LOGITS"})
+    metrics.add(names.CACHED_PROMPT_TOKENS, 32, {names.SIDE: "decode"})
+    metrics.add(names.KV_BYTES, 1000, {names.KV_TRANSPORT: "fast"})
+    metrics.record(names.EXPOSED_TRANSFER, 0.25)
+    metrics.add(names.KV_BYTES, 500, {names.KV_TRANSPORT: "fast"})
+    metrics.record(names.EXPOSED_TRANSFER, 0.0)
+    metrics.record(names.TIME_TO_FIRST_TOKEN, 0.3, {names.GEN_AI_REQUEST_MODEL: "m"})
 
     points = _collect(reader)
     fallbacks = {point.attributes["baton.reason"]: point.value for point in points["baton.fallbacks"]}  # type: ignore[index, union-attr]
@@ -46,10 +53,10 @@ def test_without_a_provider_nothing_happens() -> None:
     """Metrics cost a no-op where they are off."""
     metrics = Metrics()
 
-    metrics.add_placement("prefill")
-    metrics.add_preemption()
-    metrics.add_retry("UNAVAILABLE")
-    metrics.record_end(1.0, None, "m")
+    metrics.add(names.PLACEMENTS, 1, {names.SIDE: "prefill"})
+    metrics.add(names.PREEMPTIONS)
+    metrics.record(names.REQUEST_DURATION, 1.0, {names.GEN_AI_REQUEST_MODEL: "m"})
+    metrics.add_active_requests(1)
 
 
 def test_the_tokens_of_one_generation_in_sixteen_are_timed() -> None:
@@ -67,8 +74,8 @@ def test_nodes_that_come_and_go_do_not_add_series_for_ever() -> None:
     provider = MeterProvider([reader])
     metrics = Metrics(provider.get_meter("test"))
     for number in range(2 * MAX_NODE_LABELS):
-        metrics.record_prediction("step", 1.0, node_id=f"pod-{number}")
-    metrics.record_prediction("step", 1.0, node_id="pod-0")
+        _predict(metrics, node_id=f"pod-{number}")
+    _predict(metrics, node_id="pod-0")
 
     points = _collect(reader)["baton.placement.prediction_ratio"]
     counts = {point.attributes["baton.node.id"]: point.count for point in points}  # type: ignore[index, union-attr]
@@ -85,10 +92,10 @@ def test_pods_that_come_after_months_of_others_share_the_series_of_their_workloa
     letters = "bcdfghjklmnpqrstvwxz"
     for number in range(2 * MAX_NODE_LABELS):
         pod = f"decode-7d9f8c6b5-{letters[number // 20]}{letters[number % 20]}x2z"
-        metrics.record_prediction("step", 1.0, node_id=pod)
-        metrics.record_prediction("transfer", 1.0, link=f"mac-studio>{pod}")
-        metrics.record_prediction("transfer", 1.0, link=f"prefill-59c4-x>{pod}")
-    metrics.record_prediction("step", 1.0, node_id="mac-mini")
+        _predict(metrics, node_id=pod)
+        _predict(metrics, link=f"mac-studio>{pod}")
+        _predict(metrics, link=f"prefill-59c4-x>{pod}")
+    _predict(metrics, node_id="mac-mini")
 
     points = _collect(reader)["baton.placement.prediction_ratio"]
     counts = {(point.attributes["baton.node.id"], point.attributes["baton.link"]): point.count for point in points}  # type: ignore[index, union-attr]

@@ -194,7 +194,7 @@ class Generation:
         elif isinstance(event, Ended):
             self._end(event)
         elif isinstance(event, Failed):
-            self._generator.metrics.add_failure(event.error.reason)
+            self._generator.metrics.add(names.FAILURES, 1, {names.REASON: event.error.reason})
             self._fail(event.error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:

@@ -9,7 +9,8 @@ from baton.internal.v1 import decode_service_pb2 as messages
 from baton.kv.kv_format import WireFormat
 from baton.kv.stream import KvFrame
 from baton.node.sensors.monitor import NodeMonitor
-from baton.telemetry.metrics import Metrics, Side, Transport
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics, Transport
 from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline, PlacementSummary
 from baton.wire.kv import dtype_to_proto
@@ -56,24 +57,21 @@ def measure_resources(summary: PlacementSummary, reception: Reception | None, mo
 
 def count_prompt(metrics: Metrics, ended: Ended, summary: PlacementSummary, reception: Reception | None) -> None:
     """Count where a prompt was computed, and what the transfer of its KV took; the request has just ended."""
-    for _ in range(ended.num_preemptions):
-        metrics.add_preemption()
+    metrics.add(names.PREEMPTIONS, ended.num_preemptions)
     if summary.prefill_node_id != summary.decode_node_id and reception is not None:
-        metrics.add_kv_transfer(
-            summary.kv_byte_count,
-            reception.transport,
-            transfer_seconds=reception.clock.busy_seconds,
-            exposed_seconds=reception.clock.exposed_seconds,
-        )
-        side: Side = "prefill"
+        metrics.add(names.KV_BYTES, summary.kv_byte_count, {names.KV_TRANSPORT: reception.transport})
+        metrics.record(names.KV_TRANSFER, reception.clock.busy_seconds)
+        metrics.record(names.EXPOSED_TRANSFER, reception.clock.exposed_seconds)
+        side = {names.SIDE: "prefill"}
         num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
     else:
-        side = "decode"
+        side = {names.SIDE: "decode"}
         num_received = summary.kv_kept_token_count + summary.pulled_token_count
         num_cached = min(ended.num_cached_tokens + num_received, ended.num_prompt_tokens)
     num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
-    metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
-    metrics.add_shared_prompt(ended.num_shared_tokens)
+    metrics.add(names.CACHED_PROMPT_TOKENS, num_cached, side)
+    metrics.add(names.COMPUTED_PROMPT_TOKENS, num_computed, side)
+    metrics.add(names.SHARED_PROMPT_TOKENS, ended.num_shared_tokens)
 
 
 def finished_message(

@@ -13,6 +13,7 @@ from baton.capacity.cost import expected_seconds
 from baton.capacity.term_comparison import TermComparison, compare_terms
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -169,15 +170,16 @@ def record_comparison(metrics: Metrics, comparison: Comparison, outcome: Outcome
     """Record the ratio of each term of a request, and its regret."""
     link = link_of(outcome)
     for term, ratio in comparison.ratios.items():
-        if term in _LINK:
-            metrics.record_prediction(term, ratio, link=link)
-        elif term in _COMPUTING_NODE:
-            metrics.record_prediction(term, ratio, node_id=outcome.prefill_node_id or outcome.decode_node_id)
-        else:
-            metrics.record_prediction(term, ratio, node_id=outcome.decode_node_id)
+        node_id = "" if term in _LINK else outcome.decode_node_id
+        if term in _COMPUTING_NODE:
+            node_id = outcome.prefill_node_id or node_id
+        where = {names.NODE_ID: node_id, names.LINK: link if term in _LINK else ""}
+        metrics.record(names.PREDICTION_RATIO, ratio, {names.TERM: term, **where})
     if comparison.regret_seconds is not None:
         share = comparison.regret_seconds / max(outcome.total_seconds, comparison.regret_seconds, 1e-9)
-        metrics.record_regret(comparison.regret_seconds, share, node_id=outcome.decode_node_id, link=link)
+        where = {names.NODE_ID: outcome.decode_node_id, names.LINK: link}
+        metrics.record(names.REGRET, comparison.regret_seconds, where)
+        metrics.record(names.REGRET_SHARE, share, where)
 
 
 def link_of(outcome: Outcome) -> str:

@@ -75,7 +75,7 @@ class CacheIndexClient:
         try:
             response = await self._stub.Lookup(request, timeout=self._timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            self._metrics.add_failed_lookup(error.code().name)
+            self._metrics.add(names.FAILED_LOOKUPS, 1, {names.REASON: error.code().name})
             log.log(
                 logging.DEBUG if self._is_lost else logging.WARNING, "cache_lookup_failed code=%s", error.code().name
             )
@@ -176,7 +176,7 @@ class Placer:
             if self._admission is not None:
                 num_tokens, is_degraded = max_tokens or request.max_tokens, max_tokens > 0
                 self._admission.place(placement_id, choice, asker, max_tokens=num_tokens, is_degraded=is_degraded)
-            self._metrics.add_placement("decode" if choice.is_local else "prefill")
+            self._metrics.add(names.PLACEMENTS, 1, {names.SIDE: "decode" if choice.is_local else "prefill"})
         _record(message.request_id, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
@@ -219,11 +219,11 @@ class Placer:
             cut = self._decide(message, snapshot, replace(request, max_tokens=max_tokens))
             degraded = admission.judge(cut, asker, is_degraded=True)
             if isinstance(degraded, AdmittedRequest):
-                self._metrics.add_degraded()
+                self._metrics.add(names.DEGRADED)
                 return degraded._replace(max_tokens=max_tokens)
         if isinstance(admitted, RefusedRequest):
             admission.refuse(admitted, asker)
-            self._metrics.add_refusal(admitted.reason, asker.tenant)
+            self._metrics.add(names.REFUSALS, 1, {names.REASON: admitted.reason, names.TENANT: asker.tenant})
             raise _refusal(admitted)
         return admitted
 

@@ -26,6 +26,7 @@ from baton.router.placer import Placer
 from baton.router.proto import peers_to_proto, registered_to_proto, reports_from_proto
 from baton.router.state import RouterState
 from baton.security.access import current_caller
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.wire.quantities import duration_from_seconds, profile_to_proto
 
@@ -156,8 +157,8 @@ class NodeRegistrations:
         if self._admission is not None:
             margin = self._admission.settle(outcome)
             if margin is not None:
-                self._metrics.record_margin("time_to_first_token", margin.ttft_seconds)
-                self._metrics.record_margin("time_per_output_token", margin.tpot_seconds)
+                self._metrics.record(names.MARGIN, margin.ttft_seconds, {names.TERM: "time_to_first_token"})
+                self._metrics.record(names.MARGIN, margin.tpot_seconds, {names.TERM: "time_per_output_token"})
         comparison = self._state.settle(outcome)
         if comparison is None:
             return

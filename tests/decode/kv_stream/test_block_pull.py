@@ -18,6 +18,7 @@ from baton.internal.v1 import block_service_pb2
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.kv.kv_format import KvDtype, WireFormat, token_bytes
 from baton.rpc.status import error_info
+from baton.telemetry import names
 from baton.wire.kv import dtype_to_proto, layout_to_proto
 from checkpoints import checkpoint, reference_generate
 from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request, with_neighbour
@@ -453,20 +454,17 @@ def test_a_stalled_pull_is_given_up_while_there_is_time_to_compute() -> None:
 
 def test_a_pull_is_counted_by_what_came_of_it() -> None:
     """Streams by outcome, tokens, bytes; the time is no part of the computation's."""
-    counted: list[tuple[str, int, int]] = []
-
-    def add_pull(outcome: str, *, num_tokens: int, num_bytes: int, transport: str) -> None:
-        assert transport == "grpc"
-        counted.append((outcome, num_tokens, num_bytes))
 
     async def client(pair: Pair, neighbour: Neighbour) -> None:
-        pair.metrics.add_pull = add_pull  # type: ignore[method-assign]
         await neighbour.warm(PROMPT)
         answer = await generate(pair, pulling_request(PROMPT))
         await generate(pair, pulling_request(PROMPT, pull={"node_id": "stranger"}, request_id="2", cache_salt="s"))
 
         num_bytes = NUM_BLOCKS * BLOCK_TOKENS * LAYOUT.num_token_bytes()
-        assert counted == [("COMPLETE", NUM_BLOCKS * BLOCK_TOKENS, num_bytes), ("NODE_NOT_FOUND", 0, 0)]
+        counted = pair.metrics.counted
+        assert counted[names.PULLS] == [(1, "COMPLETE"), (1, "NODE_NOT_FOUND")]
+        assert counted[names.PULLED_PROMPT_TOKENS] == [(NUM_BLOCKS * BLOCK_TOKENS,), (0,)]
+        assert counted[names.PULLED_BYTES] == [(num_bytes, "grpc"), (0, "grpc")]
         assert answer.summary.pull_duration.nanos > 0
         assert answer.finished.usage.cached_token_count == NUM_BLOCKS * BLOCK_TOKENS
 

@@ -13,6 +13,7 @@ from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.runners.base import Launched, Span
 from baton.internal.v1 import prefill_service_pb2
+from baton.telemetry import names
 from decode.pair import (
     DECODE_ID,
     PREFILL_ID,
@@ -87,7 +88,7 @@ def test_a_stream_that_breaks_at_any_frame_is_resumed_where_it_broke(number: int
         assert answer.summary.kv_byte_count == len(PROMPT) * TOKEN_BYTES
         assert answer.summary.kv_kept_token_count == second.kv_token_begin
         assert (first.stream_number, second.stream_number) == (0, 1)
-        assert pair.breaks == [(BROKEN, "same_node")]
+        assert pair.metrics.counted[names.KV_BREAKS] == [(1, BROKEN, "same_node")]
 
     with_pair(client, damage=ending_once(number, after_first_token=after_first_token))
 
@@ -132,7 +133,7 @@ def test_another_node_takes_over_where_the_first_breaks_twice() -> None:
         assert answer.summary.prefill_node_id == SPARE_ID
         assert answer.summary.kv_byte_count == len(PROMPT) * TOKEN_BYTES
         assert pair.spare_side.servicer.requests[0].kv_token_begin == answer.summary.kv_kept_token_count >= 16
-        assert pair.breaks == [(BROKEN, "same_node"), (BROKEN, "other_node")]
+        assert pair.metrics.counted[names.KV_BREAKS] == [(1, BROKEN, "same_node"), (1, BROKEN, "other_node")]
 
     with_pair(client, damage=ending)
 
@@ -144,7 +145,7 @@ def test_another_node_takes_over_at_once_from_one_that_fails() -> None:
         answer = await generate(pair, request_of(PROMPT, alternative_node_ids=[SPARE_ID]))
 
         assert answer.token_ids == EXPECTED
-        assert pair.breaks == [("INTERNAL", "other_node")]
+        assert pair.metrics.counted[names.KV_BREAKS] == [(1, "INTERNAL", "other_node")]
 
     with_pair(client, damage=dying)
 
@@ -160,7 +161,7 @@ def test_another_node_takes_over_from_one_that_cannot_be_reached() -> None:
         assert answer.token_ids == EXPECTED
         assert answer.summary.prefill_node_id == SPARE_ID
         assert answer.summary.fallback_reason == ""
-        assert len(pair.breaks) == 1
+        assert len(pair.metrics.counted[names.KV_BREAKS]) == 1
 
     with_pair(client)
 

@@ -18,6 +18,7 @@ from baton.kv.stream import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.rpc.channel import open_channel
 from baton.security.tls import TlsIdentity, secured_by
+from baton.telemetry import names
 from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED, KV_TRANSPORT_UNSPECIFIED
 from decode.kv_stream.faulty_link import FaultyLink
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
@@ -113,7 +114,7 @@ def test_the_grpc_library_takes_over_where_the_fast_path_does_not_work(case: str
             assert answer.summary.prefill_node_id == PREFILL_ID
             assert answer.summary.kv_transport == KV_TRANSPORT_GRPC
             assert answer.summary.kv_transport_reason == reason
-            assert pair.fast_path_fallbacks == [reason]
+            assert pair.metrics.counted[names.FAST_PATH_FALLBACKS] == [(1, reason)]
 
     with_pair(client, transport="auto", shared_memory_bytes=0)
 
@@ -159,7 +160,7 @@ def test_a_path_that_failed_is_left_alone_for_a_while() -> None:
                 assert answer.summary.kv_transport_reason == "CONNECT_FAILED"
             assert link.num_connections == 0
 
-        assert pair.fast_path_fallbacks == ["CONNECT_FAILED"] * 3
+        assert pair.metrics.counted[names.FAST_PATH_FALLBACKS] == [(1, "CONNECT_FAILED")] * 3
 
     with_pair(client, transport="auto", shared_memory_bytes=0)
 

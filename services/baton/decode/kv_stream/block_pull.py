@@ -133,9 +133,9 @@ class BlockPull(KvStreamReader):
             outcome = self._break_reason = "INTERNAL"
         reception = self.reception
         self._seconds = time.perf_counter() - reception.clock.called
-        self._metrics.add_pull(
-            outcome, num_tokens=self._num_pulled, num_bytes=reception.num_bytes, transport=reception.transport
-        )
+        self._metrics.add(names.PULLS, 1, {names.REASON: outcome})
+        self._metrics.add(names.PULLED_PROMPT_TOKENS, self._num_pulled)
+        self._metrics.add(names.PULLED_BYTES, reception.num_bytes, {names.KV_TRANSPORT: reception.transport})
         self._engine.fall_back(self.engine_id, self._num_cached + self._num_pulled)
 
     @property

@@ -261,7 +261,7 @@ class PrefillSource:
                 raise
             log.debug("fast_path_unused request=%s reason=%s cause=%s", request.request_id, error.reason, error)
             reception.transport_reason = error.reason
-            self._metrics.add_fast_path_fallback(error.reason)
+            self._metrics.add(names.FAST_PATH_FALLBACKS, 1, {names.REASON: error.reason})
             return None
         reception.transport = "fast"  # unless the first message says that memory is shared
         return stream

@@ -196,7 +196,7 @@ class RemotePrefill:
             return following
         self._note(option, error, reason, Recovery.LOCAL)
         self._fallback_reason = reason
-        self._metrics.add_fallback(reason)
+        self._metrics.add(names.FALLBACKS, 1, {names.REASON: reason})
         trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
         self._node.engine.fall_back(self._engine_id, progress.complete_tokens)
         return None
@@ -234,7 +234,7 @@ class RemotePrefill:
         )
         attributes = {names.REASON: reason, names.RECOVERY: recovery.value, names.PREFILL_NODE_ID: option.node_id}
         trace.get_current_span().add_event(names.EVENT_KV_BROKEN, attributes)
-        self._metrics.add_kv_break(reason, recovery.value)
+        self._metrics.add(names.KV_BREAKS, 1, {names.REASON: reason, names.RECOVERY: recovery.value})
 
     def _seconds_left(self) -> float | None:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()

@@ -22,6 +22,7 @@ from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, 
 from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError, UnavailableError
 from baton.gateway.access.api_keys import ApiKey, ApiKeys
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,8 @@ class AccessLog:
         finally:
             self._metrics.add_active_requests(-1)
             seconds = self._clock() - context.arrival_seconds
-            self._metrics.record_request(seconds, context.route or "unknown", context.status)
+            labels = {names.HTTP_ROUTE: context.route or "unknown", names.STATUS: context.status}
+            self._metrics.record(names.GATEWAY_REQUEST_DURATION, seconds, labels)
             self._tell_ignored(context)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug(_line(context, seconds))
@@ -174,7 +176,7 @@ class AccessLog:
     def _tell_ignored(self, context: RequestContext) -> None:
         """Count fields that were left out; each is logged once, as long as they are few."""
         for name in context.ignored:
-            self._metrics.add_ignored_field(name)
+            self._metrics.add(names.GATEWAY_IGNORED_FIELDS, 1, {names.FIELD: name})
             if name not in self._told_fields and len(self._told_fields) < MAX_TOLD_FIELDS:
                 self._told_fields.add(name)
                 log.info("field_ignored field=%r route=%s", name, context.route)

@@ -105,7 +105,7 @@ class TokenStreams:
                     return ending
                 if generation.num_attempts >= self._max_attempts:
                     raise without_address(error, "the connection to the decode node failed") from None
-                self._metrics.add_retry(error.reason)
+                self._metrics.add(names.RETRIES, 1, {names.REASON: error.reason})
 
     async def _place(self, generation: GenerationState) -> Placement:
         prompt, sampling = generation.prompt, generation.sampling

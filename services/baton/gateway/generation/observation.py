@@ -58,6 +58,7 @@ class GenerationObserver:
             is_first_choice: Whether the prompt counts; that of several choices counts once.
         """
         self._prompt = generation.prompt
+        self._model = {names.GEN_AI_REQUEST_MODEL: generation.prompt.request.model}
         self._request = context
         self._metrics = metrics
         self._is_first_choice = is_first_choice
@@ -85,7 +86,8 @@ class GenerationObserver:
         num_prompt_tokens = len(self._prompt.token_ids) if self._is_first_choice else 0
         self._request.num_prompt_tokens += num_prompt_tokens
         self._request.num_completion_tokens += self.num_tokens
-        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=self.num_tokens)
+        self._metrics.add(names.GATEWAY_PROMPT_TOKENS, num_prompt_tokens)
+        self._metrics.add(names.GATEWAY_OUTPUT_TOKENS, self.num_tokens)
         if self._span.is_recording():
             self._span.set_attributes(self._response_attributes())
 
@@ -95,7 +97,7 @@ class GenerationObserver:
         if self._request.first_token_seconds is None:
             self._request.first_token_seconds = self._first_seconds
         seconds = self._first_seconds - self._prompt.arrival_seconds
-        self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._span_context)
+        self._metrics.record(names.TIME_TO_FIRST_TOKEN, seconds, self._model, self._span_context)
         self._span.add_event(names.EVENT_FIRST_TOKEN)
         self._last_seconds = self._first_seconds
 
@@ -103,7 +105,7 @@ class GenerationObserver:
         """Note output after the first."""
         now_seconds = self._clock()
         gap_seconds, self._last_seconds = now_seconds - self._last_seconds, now_seconds
-        self._metrics.record_inter_token_latency(gap_seconds, self._prompt.request.model, self._span_context)
+        self._metrics.record(names.INTER_TOKEN_LATENCY, gap_seconds, self._model, self._span_context)
 
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
@@ -111,11 +113,11 @@ class GenerationObserver:
         self._entry.result = result._replace(prompt=None)  # the journal keeps no log-probabilities
         self.num_tokens = result.num_completion_tokens
         num_further_tokens = result.num_completion_tokens - 1
-        seconds_per_token = None
+        duration_seconds = now_seconds - self._prompt.arrival_seconds
+        self._metrics.record(names.REQUEST_DURATION, duration_seconds, self._model, self._span_context)
         if self._first_seconds is not None and num_further_tokens > 0:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
-        duration_seconds = now_seconds - self._prompt.arrival_seconds
-        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
+            self._metrics.record(names.TIME_PER_OUTPUT_TOKEN, seconds_per_token, self._model, self._span_context)
         self._request.finish_reasons.append(result.reason)
         self._request.num_cached_tokens += result.num_cached_tokens if self._is_first_choice else 0
         if not self._span.is_recording():
