@@ -42,29 +42,39 @@ class Fault:
     process: str
     """To whom; "client": the connections of clients to the gateway."""
     after_seconds: float
-    """When, after what was done before has been undone, or the beginning."""
+    """When, after the fault before it in its round, or since everything has been well."""
     lasting_seconds: float
-    """Until it is undone: the process started again, or let go on."""
+    """Until it is undone at the earliest: the process started again, or let go on."""
 
 
 @dataclass(frozen=True)
 class Script:
     """What happens in one history."""
 
-    faults: Sequence[Fault]
-    """In order."""
+    rounds: Sequence[Sequence[Fault]]
+    """Faults, each beside the others of its round; a round begins when everything is well again."""
     clients: Sequence[Sequence[Wish]]
-    """What each client asks for, one after the other, from the beginning again until all faults are over."""
+    """What each client asks for, one after the other, from the beginning again until all rounds are over."""
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        """All of them."""
+        return [fault for faults in self.rounds for fault in faults]
 
 
 def drawn_script(seed: str, oracle: MockOracle) -> Script:
-    """Return what a seed draws: three to five clients, and one or two faults."""
+    """Return what a seed draws: three to five clients, and one or two rounds of one or two faults."""
     chance = random.Random(seed)
     opening = [chance.randrange(3, oracle.vocabulary_size) for _ in range(64)]
     clients = [
         [_drawn_wish(chance, oracle, opening) for _ in range(chance.randint(3, 5))] for _ in range(chance.randint(3, 5))
     ]
-    return Script([_drawn_fault(chance) for _ in range(chance.choice((1, 1, 2)))], clients)
+    return Script([_drawn_round(chance) for _ in range(chance.choice((1, 1, 2)))], clients)
+
+
+def _drawn_round(chance: random.Random) -> Sequence[Fault]:
+    first, second = _drawn_fault(chance), _drawn_fault(chance)
+    return (first, second) if chance.random() < 0.3 and first.process != second.process else (first,)
 
 
 def _drawn_fault(chance: random.Random) -> Fault:
@@ -129,9 +139,11 @@ class Scene:
         ]
         for client in clients:
             client.start()
-        for fault in script.faults:
-            time.sleep(fault.after_seconds)  # at any moment of what the clients do
-            self._inflict(history, fault)
+        for faults in script.rounds:
+            for fault in faults:
+                time.sleep(fault.after_seconds)  # at any moment of what the clients do
+                self._inflict(history, fault)
+            self._undo(history, faults)
         is_over.set()
         for client in clients:
             client.join()
@@ -158,14 +170,19 @@ class Scene:
         history.add("fault", kind=fault.kind, process=fault.process)
         if fault.kind == "cut":
             self._links.cut(fault.process)
-            return
-        process = self.cluster.processes[fault.process]
-        self.cluster.kill(fault.process, _SIGNALS[fault.kind])
-        time.sleep(fault.lasting_seconds)
-        if fault.kind == "stop":
-            process.send(signal.SIGCONT)
         else:
-            process.wait()
-            self.cluster.start(fault.process)
+            self.cluster.kill(fault.process, _SIGNALS[fault.kind])
+
+    def _undo(self, history: History, faults: Sequence[Fault]) -> None:
+        """Have everything well again, when the faults have lasted long enough."""
+        faults = [fault for fault in faults if fault.kind != "cut"]
+        time.sleep(max((fault.lasting_seconds for fault in faults), default=0.0))
+        for fault in faults:
+            if fault.kind == "stop":
+                self.cluster.processes[fault.process].send(signal.SIGCONT)
+            else:
+                self.cluster.processes[fault.process].wait()
+                self.cluster.start(fault.process)
         self.cluster.wait_ready()
-        history.add("healed", process=fault.process)
+        for fault in faults:
+            history.add("healed", process=fault.process)

@@ -70,5 +70,5 @@ def test_a_promise_that_the_gateway_breaks_is_found(scene: Scene, name: str) -> 
 
 def _rules_broken(scene: Scene, name: str, number: int) -> set[str]:
     drawn = drawn_script(f"{name} {number}", scene.oracle)
-    script = Script([Fault("kill", f"decode-{number % 2}", 0.6, 0.2)], drawn.clients)
+    script = Script([[Fault("kill", f"decode-{number % 2}", 0.6, 0.2)]], drawn.clients)
     return {violation.rule for violation in violations(scene.play(script).events)}
