@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, cast
@@ -36,7 +36,19 @@ class Clock:
         return self.seconds
 
 
-def cached(runner: MockRunner | None = None) -> tuple[BlockPool, BlockReads]:
+class Paced(QueuedMockRunner):
+    """Takes a millisecond for each byte that is read."""
+
+    seconds = 0.0
+
+    def read_kv(self, *arguments: Any) -> LayerKv:
+        """Read, and let the time pass."""
+        kv = super().read_kv(*arguments)
+        self.seconds += 1e-3 * (len(kv.keys) + len(kv.values))
+        return kv
+
+
+def cached(runner: MockRunner | None = None, clock: Callable[[], float] | None = None) -> tuple[BlockPool, BlockReads]:
     """Return a pool that has the blocks, and their reads."""
     runner = runner or mock_runner()
     pool = BlockPool(runner.num_blocks, runner.block_tokens)
@@ -45,7 +57,7 @@ def cached(runner: MockRunner | None = None) -> tuple[BlockPool, BlockReads]:
         pool.store(block_id, block_hash)
     pool.release(block_ids)
     held = HeldBlocks(runner, pool, HostBlockStore[BlockKv](0, 1))
-    return pool, BlockReads(held, GapBudget(), Clock())
+    return pool, BlockReads(held, GapBudget(), clock or Clock())
 
 
 def asked(reads: BlockReads) -> Future[list[LayerKv]]:
@@ -81,6 +93,20 @@ def test_a_gap_reads_a_layer_at_least_and_no_more_than_fits() -> None:
     reads.run(1.0, num_running=10)
 
     assert len(answer.result(0)) == NUM_LAYERS
+
+
+def test_a_gap_keeps_up_with_what_has_come_since_the_one_before() -> None:
+    """All of it, as long as that takes a few passes, however many sequences run."""
+    runner = cast(Paced, mock_runner(kind=Paced))
+    _, reads = cached(runner, lambda: runner.seconds)
+    for _ in range(4):
+        asked(reads)
+    reads.run(1.0, num_running=0)
+
+    new = asked(reads)
+    reads.run(1.0, num_running=1000)
+
+    assert new.done()
 
 
 def test_what_has_left_the_cache_between_two_pieces_is_not_read() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.offload import BlockKv, Offload, SwapOut, is_copied
 from baton.engine.sequence import Sequence, new_sequence
 from baton.engine.step_cost import StepCost, StepCostModel
+from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 from engine.rig import prompt_of, request_of
@@ -36,9 +40,9 @@ def test_kv_is_moved_where_two_copies_are_quicker_than_the_computation(
     assert is_copied(0, num_tokens, num_bytes=2 * num_bytes, bytes_per_second=bytes_per_second, cost=cost) is expected
 
 
-def _offload(max_blocks: int = 100, cost: StepCost = COSTLY) -> Offload:
+def _offload(max_blocks: int = 100, cost: StepCost = COSTLY, disk: Disk | None = None) -> Offload:
     store = HostBlockStore[BlockKv](max_blocks * 10, 10)
-    return Offload(store, FixedCost(cost), block_bytes=10, block_tokens=4)
+    return Offload(store, FixedCost(cost), block_bytes=10, block_tokens=4, disk=cast(DiskTier | None, disk))
 
 
 class FixedCost(StepCostModel):
@@ -173,3 +177,35 @@ def test_contents_are_restored_where_that_is_quicker_than_to_compute_them() -> N
     for _ in range(100):
         offload.note_copied(1, 1.1)
     assert offload.take_run(sequence.hashes, 2) == []
+
+
+class Disk:
+    """Has every block, and hands none over."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self.asked_for: list[list[BlockHash]] = []
+
+    def __contains__(self, block_hash: object) -> bool:
+        return True
+
+    def read(self, hashes: list[BlockHash], on_read: object) -> None:
+        """Note what is asked for."""
+        self.asked_for.append(hashes)
+
+
+@pytest.mark.parametrize(
+    ("read_seconds", "copy_seconds", "is_read"),
+    [(0.0, 5.0, True), (0.9, 0.0, True), (1.1, 0.0, False), (0.7, 0.2, True), (0.7, 0.4, False)],
+)
+def test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them(
+    read_seconds: float, copy_seconds: float, *, is_read: bool
+) -> None:
+    """Each is read and copied in, or computed in a second; until both are measured, what is known decides."""
+    disk = Disk(10 / read_seconds if read_seconds else 0.0)
+    offload, sequence = _offload(disk=disk), _sequence()
+    if copy_seconds:
+        offload.note_copied(1, copy_seconds)
+
+    assert offload.is_reading(sequence, sequence.hashes, 2) is is_read
+    assert disk.asked_for == ([sequence.hashes[2:]] if is_read else [])

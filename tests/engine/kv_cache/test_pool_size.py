@@ -74,6 +74,13 @@ def test_a_short_context_leaves_a_pool_for_the_prefix_cache() -> None:
     assert blocks(GPU, model, PoolBounds(max_batch_size=1)) == USUAL_BLOCKS
 
 
+def test_a_device_with_room_for_one_block_has_it() -> None:
+    """It serves prompts of a few tokens; only a device without room is refused."""
+    memory = GPU._replace(free_bytes=WORKSPACE + RESERVE_BYTES + MODEL.block_bytes)
+
+    assert blocks(memory) == 1
+
+
 def test_larger_passes_leave_fewer_blocks() -> None:
     """Passes of 8,192 positions need gigabytes beside the pool."""
     larger = PoolBounds(max_step_tokens=8192)
@@ -124,7 +131,9 @@ def test_a_number_that_fits_is_taken(memory: DeviceMemory) -> None:
 def test_a_number_that_does_not_fit_is_refused_by_name(memory: DeviceMemory) -> None:
     """The message says what would fit, and what would be chosen."""
     num_fitting = memory.free_bytes // MODEL.block_bytes
-    message = f"num_blocks {num_fitting + 1}: .* {memory.name}; {num_fitting} would, auto takes {blocks(memory)}$"
+    message = (
+        f"num_blocks {num_fitting + 1}: .* left of {memory.name}; {num_fitting} would, auto takes {blocks(memory)}$"
+    )
 
     with pytest.raises(ConfigurationError, match=message):
         choose_pool_size(num_fitting + 1, memory, MODEL, DEFAULT_BOUNDS)

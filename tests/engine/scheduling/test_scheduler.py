@@ -124,6 +124,20 @@ def test_the_sequence_that_came_last_is_preempted_and_says_the_same() -> None:
     assert output_of(last) == expected_tokens(prompt_of(8, 2), 12)
 
 
+def test_nobody_gives_up_blocks_for_a_token_that_never_comes() -> None:
+    """The last tokens of two sequences that fill their blocks are on their way: neither needs another block."""
+    stepper = Stepper(num_blocks=3)
+    params = replace(GREEDY, max_tokens=1)
+    sequences = [stepper.add(request_of(prompt_of(BLOCK_TOKENS, seed), f"r{seed}", params)) for seed in (1, 2)]
+    stepper.scheduler.progress.begin(stepper.scheduler.schedule())
+
+    stepper.scheduler.schedule()
+
+    assert [sequence.num_outputs_left for sequence in sequences] == [0, 0]
+    assert [sequence.stats.num_preemptions for sequence in sequences] == [0, 0]
+    assert [len(sequence.block_table) for sequence in sequences] == [1, 1]
+
+
 def test_what_a_preempted_sequence_held_comes_back_from_host_memory() -> None:
     """Its blocks are copied out when others overwrite them, and are not computed again."""
     tokens = {}
