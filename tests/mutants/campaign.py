@@ -182,5 +182,5 @@ def covering_tests(mutant: Mutant, tests: Sequence[WatchedTest]) -> list[Watched
 
 def _failures_in(output: str) -> list[str]:
     """Return the tests that failed, from pytest's summary."""
-    lines = [line.split(" - ")[0] for line in output.splitlines()]
-    return [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    words = [line.split(" - ")[0].partition(" ") for line in output.splitlines()]
+    return [rest for word, _, rest in words if word in ("FAILED", "ERROR") and rest.startswith("tests/")]
