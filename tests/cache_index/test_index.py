@@ -134,18 +134,22 @@ def test_forgetting_in_parts_costs_no_more_than_what_is_forgotten() -> None:
     assert index.num_entries == 0
 
 
-def test_a_node_has_its_share_and_no_more() -> None:
-    """In whichever tier; others have theirs."""
+def test_a_node_has_what_others_leave() -> None:
+    """All of the index while it is alone; its share, in whichever tier, is all that others leave it."""
     index = CacheIndex(max_blocks=8, max_node_blocks=4)
-    greedy, other = index.open_publisher(), index.open_publisher()
-    index.replace(greedy, "a", HASHES[:2], 0)
-    lower = [BlockEvents(HASHES[2:], (), Tier.DISK)]
-    index.apply(greedy, "a", 0, removed=(), stored=HASHES[:1], lower=lower)
-    assert not index.extend(greedy, "a", HASHES)
-    index.replace(other, "b", HASHES[:3], 0)
+    greedy, other, third = (index.open_publisher() for _ in range(3))
+    index.replace(greedy, "a", HASHES[:5], 0)
+    index.apply(greedy, "a", 0, removed=(), stored=(), lower=[BlockEvents(HASHES[5:], (), Tier.DISK)])
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(5, 0, 3, 3)}
+    assert not index.extend(greedy, "a", [BlockHash(b"another, 16 long")])
 
-    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(2, 0, 2, 2), "b": HeldPrefix(3)}
-    assert index.num_entries == 7
+    index.replace(other, "b", HASHES[:2], 0)
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(5, 0, 1, 1), "b": HeldPrefix(2)}
+    assert not index.extend(other, "b", HASHES[2:6])
+    index.replace(third, "c", HASHES[:2], 0)
+
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(4), "b": HeldPrefix(4)}
+    assert index.num_entries == 8
 
 
 def test_a_forgotten_node_leaves_nothing_behind() -> None:

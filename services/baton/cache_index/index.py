@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,10 +22,10 @@ class _NodeBlocks:
     """Number of the next event batch; another one is a gap."""
     is_snapshot_awaited: bool = False
     """Whether events are ignored until a snapshot comes."""
-    hashes: set[BlockHash] = field(default_factory=set)
-    """Blocks that the node holds on its device."""
-    lower: dict[Tier, set[BlockHash]] = field(default_factory=lambda: {tier: set() for tier in LOWER_TIERS})
-    """Blocks that it can bring back there."""
+    hashes: dict[BlockHash, None] = field(default_factory=dict)
+    """Blocks that the node holds on its device, those told last at the end: the ends of prompts."""
+    lower: dict[Tier, dict[BlockHash, None]] = field(default_factory=lambda: {tier: {} for tier in LOWER_TIERS})
+    """Blocks that it can bring back there, in the same order."""
 
     @property
     def num_entries(self) -> int:
@@ -49,14 +49,14 @@ class _NodeBlocks:
 class CacheIndex:
     """Finds the longest prefix of a prompt that each node holds.
 
-    Invariant, kept by `_store` and `_remove`: a node is in `_holders[hash]` exactly if the hash is in the node's own
+    Invariant, kept by `_store` and `_let_go`: a node is in `_holders[hash]` exactly if the hash is in the node's own
     set, and no entry of `_holders` is empty. A node belongs to one stream until that forgets it. Of all nodes and tiers
-    there are never more than `max_blocks`, of one node never more than `max_node_blocks`: what comes beyond them is not
-    known, and so not counted on.
+    there are never more than `max_blocks`: what comes beyond them is not known, and so not counted on. Where they are
+    reached, nodes that have more than `max_node_blocks` give way to those that have fewer.
 
     Args:
         max_blocks: Bound, 1 or more; None: any number.
-        max_node_blocks: The same of one node.
+        max_node_blocks: What a node keeps whatever others have.
     """
 
     def __init__(self, max_blocks: int | None = None, max_node_blocks: int | None = None) -> None:
@@ -104,7 +104,7 @@ class CacheIndex:
         """
         known = self._published(publisher, node_id)
         self._store(node_id, known, hashes)
-        return self._room(known) > 0
+        return self._room(known, 1) > 0
 
     def shrink(self, publisher: int, node_id: str, num_blocks: int) -> bool:
         """Forget some of the blocks on the device of a node that this stream publishes; return whether it had any."""
@@ -112,7 +112,7 @@ class CacheIndex:
         if known is None or known.publisher != publisher or not known.hashes:
             return False
         for _ in range(min(num_blocks, len(known.hashes))):
-            self._let_go(node_id, known.hashes.pop())
+            self._let_go(node_id, known.hashes.popitem()[0])
         return True
 
     def apply(
@@ -188,25 +188,41 @@ class CacheIndex:
             raise SupersededError(f"node {node_id} is published by another stream")
         return known
 
-    def _room(self, known: _NodeBlocks) -> int:
-        return max(0, min(self._max_blocks - self.num_entries, self._max_node_blocks - known.num_entries))
+    def _room(self, known: _NodeBlocks, num_blocks: int) -> int:
+        """Return for how many of so many further blocks of a node there is room, once others have given way."""
+        due = min(num_blocks, self._max_node_blocks - known.num_entries)
+        while (missing := due - (self._max_blocks - self.num_entries)) > 0:
+            node_id, greatest = max(self._nodes.items(), key=lambda item: item[1].num_entries)
+            if (excess := greatest.num_entries - self._max_node_blocks) <= 0:
+                break
+            self._evict(node_id, greatest, min(missing, excess))
+        return min(num_blocks, self._max_blocks - self.num_entries)
+
+    def _evict(self, node_id: str, known: _NodeBlocks, num_blocks: int) -> None:
+        """Forget so many blocks of a node, the slowest first."""
+        for _ in range(num_blocks):
+            if held := known.lower[Tier.DISK] or known.lower[Tier.HOST]:
+                held.popitem()
+                self.num_entries -= 1
+            else:
+                self._let_go(node_id, known.hashes.popitem()[0])
 
     def _store(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
-        room = self._room(known)
-        for block_hash in hashes:
-            if block_hash not in known.hashes and room:
-                room -= 1
-                self.num_entries += 1
-                known.hashes.add(block_hash)
-                self._holders.setdefault(block_hash, set()).add(node_id)
+        further = _further(hashes, known.hashes)
+        for block_hash in islice(further, self._room(known, len(further))):
+            self.num_entries += 1
+            known.hashes[block_hash] = None
+            self._holders.setdefault(block_hash, set()).add(node_id)
 
-    def _change_lower(self, known: _NodeBlocks, held: set[BlockHash], events: BlockEvents) -> None:
+    def _change_lower(self, known: _NodeBlocks, held: dict[BlockHash, None], events: BlockEvents) -> None:
         before = len(held)
-        held.difference_update(events.removed)
+        for block_hash in events.removed:
+            held.pop(block_hash, None)
         self.num_entries += len(held) - before
-        before, room = len(held), self._room(known)
-        held.update(islice((block_hash for block_hash in events.stored if block_hash not in held), room))
-        self.num_entries += len(held) - before
+        further = _further(events.stored, held)
+        num_taken = self._room(known, len(further))
+        held.update(dict.fromkeys(islice(further, num_taken)))
+        self.num_entries += num_taken
 
     def _drop(self, node_id: str, known: _NodeBlocks) -> None:
         """Forget everything that a node holds."""
@@ -218,7 +234,7 @@ class CacheIndex:
     def _remove(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
         for block_hash in hashes:
             if block_hash in known.hashes:
-                known.hashes.discard(block_hash)
+                del known.hashes[block_hash]
                 self._let_go(node_id, block_hash)
 
     def _let_go(self, node_id: str, block_hash: BlockHash) -> None:
@@ -227,3 +243,8 @@ class CacheIndex:
         self._holders[block_hash].discard(node_id)
         if not self._holders[block_hash]:
             del self._holders[block_hash]
+
+
+def _further(hashes: Iterable[BlockHash], held: Collection[BlockHash]) -> Collection[BlockHash]:
+    """Return those that are not held, once each, in their order."""
+    return dict.fromkeys(block_hash for block_hash in hashes if block_hash not in held)

@@ -27,6 +27,6 @@ class CacheIndexSettings(ServiceSettings, MetricsSettings, ServerTlsSettings):
     """Blocks of all nodes and tiers that are known at most; of others no prefix is expected; auto: what memory has room
     for, about 400 bytes each."""
     max_node_share: float = Field(default=0.25, gt=0, le=1)
-    """Share of those that one node may have; the rest of its blocks is not known."""
+    """Share of those that a node keeps whatever others have; beyond it, it has what they leave."""
     drain_seconds: float = Field(default=0.5, ge=0)
     """Grace for running calls on SIGTERM. Short: nodes publish for ever and connect again."""

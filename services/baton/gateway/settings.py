@@ -39,7 +39,7 @@ class ChatModelSettings(ServiceSettings):
     reasoning_parser: str = "auto"
     """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
-    """Threads that render templates, tokenize and hash; texts above 64 KiB have one more, and no more, one by one."""
+    """Threads that render templates, tokenize and hash; texts above 64 KiB have half as many, 1 or more, apart."""
 
     @property
     def served_name(self) -> str:

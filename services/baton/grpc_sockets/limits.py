@@ -54,10 +54,10 @@ class Timing:
 class ServerLimits:
     """Bounds of a server, over all connections."""
 
-    num_connections: int = 256
+    num_connections: int = 1024
     """At once, from their acceptance on; more are closed at once."""
-    num_address_connections: int = 64
-    """The same of one address."""
+    num_address_connections: int = 512
+    """The same of one address, which many nodes may have."""
     num_calls: int = 1024
     """Calls that arrive or are served, each in a thread; more are refused."""
     num_request_bytes: int = 256 << 20

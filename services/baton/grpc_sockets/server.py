@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 128
 _LOOK_SECONDS = 0.5
 """Pause between looks at connections that take too long over something."""
+_TELL_SECONDS = 1.0
+"""Least time between two warnings that connections are refused."""
 _PATIENT = Timing(connect_seconds=5.0, idle_seconds=10.0, ping_seconds=5.0)
 
 
@@ -73,6 +76,7 @@ class GrpcSocketServer:
         self._server_limits = server_limits or ServerLimits()
         self._budgets = ServerBudgets(self._server_limits)
         self._accepted: set[_Accepted] = set()
+        self._told_refusal_at = -math.inf
         self._listener: socket.socket | None = None
         self._draining = threading.Event()
 
@@ -135,7 +139,9 @@ class GrpcSocketServer:
             if len(self._accepted) < limits.num_connections and num_of_host < limits.num_address_connections:
                 self._accepted.add(accepted)
                 return True
-        log.info("h2_connection_refused host=%s connections=%d", accepted.host, num_of_host)
+        if (now := time.monotonic()) - self._told_refusal_at >= _TELL_SECONDS:
+            self._told_refusal_at = now
+            log.warning("h2_connection_refused host=%s connections=%d", accepted.host, num_of_host)
         return False
 
     def _forget(self, accepted: _Accepted) -> None:

@@ -287,7 +287,11 @@ class ServerConnection(ThreadConnection):
         with self._lock:
             self._calls[stream_id] = call
         serving = threading.Thread(target=self._serve, args=(stream_id, call, incoming), name="h2-call", daemon=True)
-        serving.start()
+        try:
+            serving.start()
+        except RuntimeError:  # no thread can be started
+            log.warning("h2_call_refused path=%s", call.path)
+            self._end(stream_id, call, incoming, Status(Code.RESOURCE_EXHAUSTED, "no thread is left; try again soon"))
 
     def _serve(self, stream_id: int, call: ServerCall, incoming: IncomingRequest) -> None:
         try:
@@ -302,6 +306,9 @@ class ServerConnection(ThreadConnection):
         except Exception as error:  # the edge of the call's thread
             log.exception("h2_call_failed path=%s", call.path)
             status = Status(Code.INTERNAL, f"internal error: {type(error).__name__}")
+        self._end(stream_id, call, incoming, status)
+
+    def _end(self, stream_id: int, call: ServerCall, incoming: IncomingRequest, status: Status) -> None:
         try:
             call.end(status)
         finally:

@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from attacks.frames.door import SECONDS, frame, is_closed, open_node, opening, streams
 from attacks.victims import MIB, full
 from baton.grpc_sockets.client import ClientConnection
@@ -104,6 +106,24 @@ def test_calls_of_all_connections_share_a_budget() -> None:
 
         assert code is Code.OK
         peer.socket.close()
+
+
+def test_a_call_without_a_thread_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, on a connection that goes on."""
+    start, can_start = threading.Thread.start, threading.Event()
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name == "h2-call" and not can_start.is_set():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    limits = ServerLimits(num_calls=1, num_request_bytes=1000)
+    with serving(echo, server_limits=limits) as port, connected(port) as caller:
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        assert [_code(caller, bytes(900)) for _ in range(3)] == [Code.RESOURCE_EXHAUSTED] * 3
+        can_start.set()
+
+        assert _code(caller, bytes(900)) is Code.OK
 
 
 def _code(connection: ClientConnection, request: bytes) -> Code:

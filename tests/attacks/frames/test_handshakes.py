@@ -50,8 +50,9 @@ def test_a_handshake_that_drips_is_cut_off(kind: str) -> None:
             assert time.monotonic() - began < SECONDS, "it is still open"
 
 
-def test_connections_count_from_their_acceptance_on() -> None:
-    """Those of an address too; others get in as soon as one has gone."""
+def test_connections_count_from_their_acceptance_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of an address too; others get in as soon as one has gone. The log says so, once a second."""
+    began = time.monotonic()
     limits = ServerLimits(num_connections=6, num_address_connections=4)
     with serving(_answer, server_limits=limits, timing=Timing(connect_seconds=SECONDS)) as port:
         held = [_connect_from("127.0.0.1", port) for _ in range(4)]
@@ -63,6 +64,9 @@ def test_connections_count_from_their_acceptance_on() -> None:
             pass
         for connection in held:
             connection.close()
+    told = [record.levelname for record in caplog.records if "h2_connection_refused" in record.getMessage()]
+    assert set(told) == {"WARNING"}
+    assert len(told) <= 1 + (time.monotonic() - began)
 
 
 def _connect_from(host: str, port: int) -> socket.socket:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
 import pytest
 
+from baton.gateway.access.api_keys import ApiKey, ApiKeys
 from baton.gateway.server import RunningGateway
 from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame, unpack_header
 from baton.grpc_sockets.headers import HeaderDecoder, fixed_block, request_headers
@@ -36,6 +38,33 @@ def test_who_shows_no_key_writes_no_labels(loop: Loop, cluster: FakeCluster, tmp
     with loop.running(cluster, api_keys_file=keys) as gateway:
         for path in ("/baton.v1.GenerationService/Guessed", "/baton.Made/Up"):
             assert _status_of_head(gateway, {}, path) == "12"
+
+
+def test_a_key_is_looked_up_once(
+    loop: Loop, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call has its own, whoever calls beside it."""
+    found: list[str] = []
+    authenticate = ApiKeys.authenticate
+
+    def count(keys: ApiKeys, headers: Mapping[str, str]) -> ApiKey:
+        key = authenticate(keys, headers)
+        found.append(key.name)
+        return key
+
+    monkeypatch.setattr(ApiKeys, "authenticate", count)
+    keys = tmp_path / "keys"
+    keys.write_text("alice:a\nbob:b\n")
+    with (
+        loop.running(cluster, api_keys_file=keys) as gateway,
+        grpc.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel,
+    ):
+        stub = GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
+        request = GenerateRequest(text="x")
+        calls = [stub.Generate(request, metadata=[("authorization", f"Bearer {key}")], timeout=20) for key in "ab"]
+        assert all(list(call) for call in calls)
+
+    assert sorted(found) == ["alice", "bob"]
 
 
 def test_a_service_tells_nothing_of_itself_where_reflection_is_off(loop: Loop, cluster: FakeCluster) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 import grpc
 
 from baton.errors import AuthenticationError
 from baton.gateway.access.admission import AccessControl, RequestContext
+from baton.gateway.access.api_keys import ApiKey
 from baton.rpc.error_interceptor import Context, Handler, HandlerInterceptor, strings_of
 from baton.rpc.status import abort, code_of
+
+SHOWN_KEY: ContextVar[ApiKey] = ContextVar("baton_shown_key")
+"""The key that the call which is being served has shown, as `KeyInterceptor` found it."""
 
 
 class KeyInterceptor(HandlerInterceptor):
@@ -23,7 +29,7 @@ class KeyInterceptor(HandlerInterceptor):
         """Return the handler, or one that refuses the call."""
         if call.method.startswith("/baton."):  # and is one: others would become labels of metrics
             try:
-                self._access.authenticate(strings_of(call.invocation_metadata))
+                SHOWN_KEY.set(self._access.authenticate(strings_of(call.invocation_metadata)))
             except AuthenticationError as error:
                 return self._refusal(call.method.removeprefix("/"), error)
         return handler

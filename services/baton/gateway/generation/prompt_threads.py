@@ -1,4 +1,4 @@
-"""Threads that work on prompts: short ones never wait for long ones, which one thread takes one after another."""
+"""Threads that work on prompts: short ones never wait for long ones, which have threads of their own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class PromptThreads:
     """Runs work on prompts; `close` ends the threads.
 
     Args:
-        num_threads: Of short prompts; long ones have one more.
+        num_threads: Of short prompts; long ones have half as many more, at least one.
     """
 
     def __init__(self, num_threads: int) -> None:
         self._short = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
-        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-tokenizer")
+        self._long = ThreadPoolExecutor(max(1, num_threads // 2), thread_name_prefix="long-tokenizer")
 
     async def run(self, prompt: Prompt, work: Callable[[], ResultT]) -> ResultT:
         """Return what work on a prompt gives; never None."""

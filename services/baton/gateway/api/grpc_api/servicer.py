@@ -20,6 +20,7 @@ from baton.gateway.access.admission import (
     accept_request_id,
     objectives_of,
 )
+from baton.gateway.access.grpc_keys import SHOWN_KEY
 from baton.gateway.api.answer import AnswerJob, describe_answer, generate_choice, run_all
 from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
 from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
@@ -56,7 +57,7 @@ _LATE_SECONDS = 0.05
 
 
 class GenerationServicer(GenerationServiceServicer):
-    """Serves baton.v1.GenerationService."""
+    """Serves baton.v1.GenerationService, behind a `KeyInterceptor`, which knows who asks."""
 
     def __init__(
         self,
@@ -114,10 +115,9 @@ class GenerationServicer(GenerationServiceServicer):
     async def ListModels(  # noqa: N802
         self,
         request: wire.ListModelsRequest,  # noqa: ARG002
-        context: Context,
+        context: Context,  # noqa: ARG002
     ) -> wire.ListModelsResponse:
         """List the models."""
-        self._access.authenticate(_metadata(context))
         catalog = self._catalog
         if not catalog.max_context_tokens:
             await catalog.refresh()
@@ -186,7 +186,7 @@ class GenerationServicer(GenerationServiceServicer):
         asked = RequestContext(route=f"{SERVICE_NAME}/{rpc}", status=grpc.StatusCode.CANCELLED.name)
         with self._access.log.watch(asked):
             try:
-                asked.key = self._access.authenticate(metadata)
+                asked.key = SHOWN_KEY.get()
                 asked.request_id = accept_request_id(metadata.get(REQUEST_ID_HEADER, ""))
                 asked.objectives = objectives_of(metadata)
                 yield asked
