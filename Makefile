@@ -6,17 +6,18 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up wheel test check matrix clients kubernetes lint fmt protos public-api chart clean
+.PHONY: help up wheel test check matrix clients kubernetes lint fmt protos public-api chart lock notice audit clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements/dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Baton and its tools into $(VENV) (once) ..."
 	@$(BIN)/python -m pip uninstall -qq --yes baton # what the package was called in older checkouts
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --no-deps --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 up: $(STAMP) ## Start all of Baton on this machine with the demo model (UP='--model DIR ...' for options)
@@ -64,5 +65,14 @@ public-api: $(STAMP) ## Add what is new in the public protos to what may not cha
 chart: $(STAMP) ## Write the chart's schema, table of values and rendered examples
 	@$(BIN)/python -m charts.document
 
+lock: ## Write requirements/*.txt, the hashes of what constraints.txt pins
+	@.ci/lock
+
+notice: $(STAMP) ## Write NOTICE.md, the licences of what Baton needs, and the same as CycloneDX into dist
+	@PYTHONPATH=tests $(BIN)/python -m house.supply_chain.notice
+
+audit: ## Look for known vulnerabilities of what constraints.txt pins
+	@.ci/audit
+
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,13 +30,16 @@ def test_a_dry_run_prints_the_service_and_writes_nothing(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_installed_service_keeps_its_token_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token's file is for its owner alone."""
+@pytest.mark.parametrize("flag", ["--join-token=sesame", "--join-token-file=given"])
+def test_an_installed_service_keeps_its_token_to_itself(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token's file is for its owner alone, and where the service finds it from any folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given").write_text("sesame\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    done = CliRunner().invoke(
-        make_app(), ["agent", "install", "--join-token", "sesame", "--state-dir", str(tmp_path / "state")]
-    )
+    done = CliRunner().invoke(make_app(), ["agent", "install", flag, "--state-dir", str(tmp_path / "state")])
 
     token = tmp_path / "state" / "join.token"
     (service,) = [path for path in tmp_path.rglob("*aton*agent*") if path.is_file()]
@@ -44,6 +47,7 @@ def test_an_installed_service_keeps_its_token_to_itself(tmp_path: Path, monkeypa
     assert token.read_text() == "sesame"
     assert token.stat().st_mode & 0o077 == 0
     assert b"sesame" not in service.read_bytes()
+    assert f"--join-token-file={token}".encode() in service.read_bytes()
 
 
 def test_flags_are_checked_before_anything_is_written() -> None:

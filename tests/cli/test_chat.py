@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -111,9 +112,13 @@ def test_one_message_is_answered_with_its_cost_below() -> None:
     assert lines[2] == "prefill and decode on d"
 
 
-@pytest.mark.parametrize(("options", "environment"), [(["--api-key", "sk-1"], {}), ([], {"BATON_API_KEY": "sk-1"})])
-def test_the_key_is_sent_with_every_request(options: list[str], environment: dict[str, str]) -> None:
-    """To the list of models and to the answer, from the option or the environment."""
+@pytest.mark.parametrize("variable", ["sk-1", ""])
+def test_the_key_is_sent_with_every_request(variable: str, tmp_path: Path) -> None:
+    """To the list of models and to the answer, from a file or the environment; arguments are for all users to read."""
+    options, environment = list[str](), {"BATON_API_KEY": variable}
+    if not variable:
+        (tmp_path / "key").write_text("sk-1\n")
+        options = ["--api-key-file", str(tmp_path / "key")]
     with running_gateway(key="sk-1") as url:
         result = CliRunner(env=environment).invoke(make_app(), ["chat", "--url", url, "--message", "hello", *options])
 

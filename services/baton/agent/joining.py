@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import grpc
@@ -15,7 +14,7 @@ import grpc
 from baton.agent.membership import AssignedWorker, Membership, assigned_worker, renewal_seconds
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
-from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
+from baton.errors import BatonError, OverloadedError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.rpc.status import error_from_rpc, error_info
@@ -161,7 +160,7 @@ def joiner_of(settings: AgentSettings) -> Joiner:
     Raises:
         ConfigurationError: If its token is none.
     """
-    token = parse_join_token(read_token(settings.join_token.get_secret_value(), settings.join_token_file))
+    token = parse_join_token(settings.read_join_token())
     check_intact(token.authority)
     membership = Membership(settings.state_folder, settings.tls_server_name)
     return Joiner(token, settings.node_id, membership, finder(settings.join_address))
@@ -174,17 +173,3 @@ def finder(join_address: str, find_seconds: float = _FIND_SECONDS) -> Find:
         return join_address
 
     return given if join_address else lambda: find_router(find_seconds)
-
-
-def read_token(token: str, token_file: Path | None) -> str:
-    """Return the token from a setting or a file.
-
-    Raises:
-        ConfigurationError: If the file cannot be read.
-    """
-    if token_file is None:
-        return token
-    try:
-        return token_file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"join_token_file: {error}") from error

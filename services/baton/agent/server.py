@@ -109,6 +109,8 @@ async def serve(settings: AgentSettings) -> None:
     Raises:
         BatonError: If the router refuses this machine.
     """
+    if os.geteuid() == 0:
+        log.warning("agent_is_root: it needs an account's rights to its model and state folders, and no more")
     stop = asyncio.ensure_future(wait_for_stop_signal())
     try:
         if settings.is_joining:

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import ServiceSettings
+from baton.errors import ConfigurationError
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
@@ -70,6 +71,19 @@ class MembershipSettings(ServiceSettings):
     def is_joining(self) -> bool:
         """Return whether this machine joins a deployment."""
         return bool(self.join_token.get_secret_value()) or self.join_token_file is not None
+
+    def read_join_token(self) -> str:
+        """Return the token from its setting or its file; empty: this machine joins no deployment.
+
+        Raises:
+            ConfigurationError: If the file cannot be read.
+        """
+        if self.join_token_file is None:
+            return self.join_token.get_secret_value()
+        try:
+            return self.join_token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"join_token_file: {error}") from error
 
     @property
     def state_folder(self) -> Path:

@@ -49,7 +49,7 @@ def install(
     A join token is kept in a file of the state folder, not in the service's file, which others may read.
     """
     settings = load_settings(AgentSettings, parse_flags(AgentSettings, context.args))
-    token = settings.join_token.get_secret_value()
+    token = settings.read_join_token()
     token_file = settings.state_folder / "join.token"
     flags = _without_token(context.args, token_file) if token else list(context.args)
     found = installed_service(flags)
@@ -80,8 +80,9 @@ def installed_service(flags: Sequence[str]) -> ServiceFile:
 
 
 def _without_token(arguments: Sequence[str], token_file: Path) -> list[str]:
-    _, remaining = serve.take_option(arguments, "--join-token")
-    return [*remaining, f"--join-token-file={token_file}"]
+    for flag in ("--join-token", "--join-token-file"):
+        _, arguments = serve.take_option(arguments, flag)
+    return [*arguments, f"--join-token-file={token_file}"]
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -113,10 +115,14 @@ def command(
     message: Annotated[str, typer.Option("--message", "-m", help="Ask this and leave.")] = "",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0: always the most probable token.")] = 0.0,
-    api_key: Annotated[str, typer.Option(help="Sent as a bearer token.", envvar=KEY_VARIABLE)] = "",
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with the API key; else {KEY_VARIABLE} is it.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Talk to the model; every answer ends with its speed, its placement and what its KV transfer cost."""
     console = make_console()
+    api_key = api_key_file.read_text("utf-8").strip() if api_key_file else os.environ.get(KEY_VARIABLE, "")
     models = list_models(url, api_key)
     if not models:
         raise NotFoundError(f"the gateway at {url} serves no model")
