@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from attacks.victims import TREE
+from attacks.victims import IS_FORMER, TREE
 from baton.agent.joining import Joiner
 from baton.agent.membership import Membership
 from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
@@ -115,7 +115,7 @@ class Deployment:
 
     def token(self, ends_at: datetime, num_machines: int = 1) -> JoinToken:
         """Return what `baton authority token` prints."""
-        shown = create_pass(self.secret, ends_at=ends_at, num_machines=num_machines)
+        shown = self.secret if IS_FORMER else create_pass(self.secret, ends_at=ends_at, num_machines=num_machines)
         return JoinToken(shown, self._authority.certificate)
 
     def joiner(self, node_id: str, token: JoinToken) -> Joiner:
@@ -137,6 +137,7 @@ class Deployment:
         return {name: str(self._folder / name) for name in files} | {"join_port": str(self._ports["join"])}
 
     def _process(self, name: str, role: str) -> ServedProcess:
+        role = "decode" if IS_FORMER and role == "worker" else role
         who = self.operator if role in ("router", "cache-index") else self.certificate(name)
         files = {"tls_cert_file": who.cert_file, "tls_key_file": who.key_file, "tls_ca_file": who.ca_file}
         settings = {file: str(path) for file, path in files.items()}

@@ -10,10 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from attacks.victims import MIB, TREE, Damage, full, running
+from attacks.victims import INTERNAL, IS_FORMER, MIB, Damage, full, running
 from system.plan import HOST, free_ports
 
-PACKAGE = "baton.v1" if TREE and not Path(TREE, "protos/baton/internal").exists() else "baton.internal.v1"
 NUM_BLOCKS = 900_000
 """Of a snapshot: 14 MiB."""
 
@@ -28,7 +27,7 @@ class Index:
     def ask(self) -> None:
         """Look a prompt up."""
         with grpc.insecure_channel(self.address) as channel:
-            method = f"/{PACKAGE}.CacheIndexService/Lookup"
+            method = f"/{INTERNAL}.CacheIndexService/Lookup"
             try:
                 channel.unary_unary(method)(b"", timeout=30)  # type: ignore[call-arg]
             except grpc.RpcError as error:
@@ -40,7 +39,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
     """Run one."""
     port = free_ports(["index"])["index"]
     index = Index(port)
-    settings = {"port": str(port)} | ({} if TREE else {"max_blocks": "100000"})
+    settings = {"port": str(port)} | ({} if IS_FORMER else {"max_blocks": "100000"})
     with running("cache-index", settings, tmp_path, index.ask) as process:
         index.pid = process.pid
         yield index
@@ -51,7 +50,7 @@ def _publish(index: Index, act: Callable[[grpc.aio.StreamStreamCall[bytes, bytes
 
     async def run() -> None:
         async with grpc.aio.insecure_channel(index.address) as channel:
-            await act(channel.stream_stream(f"/{PACKAGE}.CacheIndexService/Publish")())  # type: ignore[arg-type]
+            await act(channel.stream_stream(f"/{INTERNAL}.CacheIndexService/Publish")())  # type: ignore[arg-type]
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -89,7 +88,7 @@ def test_a_name_that_is_published_is_not_taken(index: Index) -> None:
     async def claim(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
         await call.write(_snapshot("mac-1", 1))
         index_of_other = grpc.aio.insecure_channel(index.address)
-        other = index_of_other.stream_stream(f"/{PACKAGE}.CacheIndexService/Publish")()  # type: ignore[call-arg]
+        other = index_of_other.stream_stream(f"/{INTERNAL}.CacheIndexService/Publish")()  # type: ignore[call-arg]
         await asyncio.sleep(0.5)
         await other.write(_snapshot("mac-1", 2))
         with pytest.raises(grpc.aio.AioRpcError) as refusal:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from attacks.victims import Damage, full
 from baton.gateway.generation.prompt_threads import PromptThreads
 from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from baton.gateway.memory import LONG_CHARACTERS
 from baton.text.tokenizer import Tokenizer
+from checkpoints import checkpoint
 from gateway.fake_cluster import CONTEXT_TOKENS, MODEL, FakeCluster, Loop
 from gateway.http.raw_client import exchange, post, status_of
+from system.cluster import Cluster
+from system.plan import MODEL_NAME
 from text.tokenizer_folders import byte_level, save
 
 SECONDS = 60.0
@@ -83,3 +90,32 @@ def test_a_prompt_that_cannot_fit_is_not_tokenized(loop: Loop, tmp_path: Path, t
             assert b"context" in answer
 
     assert texts == [8 * CONTEXT_TOKENS] * 2
+
+
+@full
+def test_giant_prompts_keep_nobody_waiting() -> None:
+    """Eight of 7 MB at once, refused in the end; others ask for a token meanwhile."""
+    giant = json.dumps({"model": MODEL_NAME, "prompt": "all work and no play " * 350_000, "max_tokens": 1})
+    small = json.dumps({"model": MODEL_NAME, "prompt": "hi", "max_tokens": 1})
+    with Cluster(checkpoint("llama"), prefill=(), decode=("mock",)) as cluster:
+
+        def ask(body: str) -> int:
+            connection = http.client.HTTPConnection(*cluster.http_address, timeout=SECONDS)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+                response = connection.getresponse()
+                response.read()
+                return response.status
+
+        damage = Damage(cluster.pid_of("gateway"), lambda: check_served(ask(small)))
+        with damage, ThreadPoolExecutor(8) as threads:
+            statuses = set(threads.map(ask, [giant] * 8))
+        print(f"8 prompts of 7 MB: {sorted(statuses)}, {damage}")
+
+    assert statuses <= {400, 429, 503}
+    assert damage.longest_wait_seconds < 1.5
+
+
+def check_served(status: int) -> None:
+    """Check a status."""
+    assert status == 200

@@ -6,6 +6,7 @@ registering its name with a great epoch.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import grpc
 import pytest
 
 from attacks.deployment import CALL_SECONDS, MODEL, Deployment
+from attacks.victims import full, running
 from baton.internal.v1 import block_service_pb2, node_pb2, prefill_service_pb2
 from baton.internal.v1 import router_service_pb2 as messages
 from baton.internal.v1 import worker_service_pb2 as worker
@@ -22,6 +24,8 @@ from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceStub
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceStub
 from baton.wire.quantities import duration_from_seconds
+from checkpoints import checkpoint
+from system.plan import HOST, free_ports
 
 VICTIM = "mac-1"
 Act = Callable[[grpc.aio.Channel], Awaitable[object]]
@@ -31,9 +35,9 @@ Act = Callable[[grpc.aio.Channel], Awaitable[object]]
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Run a router and a node that decodes and prefills."""
     folder: Path = tmp_path_factory.mktemp("deployment")
-    with Deployment(folder, {"router": "router", VICTIM: "worker"}) as running:
-        running.wait_for_node(VICTIM)
-        yield running
+    with Deployment(folder, {"router": "router", VICTIM: "worker"}) as deployment:
+        deployment.wait_for_node(VICTIM)
+        yield deployment
 
 
 async def list_nodes(channel: grpc.aio.Channel) -> object:
@@ -86,6 +90,23 @@ def check_unharmed(deployment: Deployment, before: node_pb2.NodeDescription) -> 
     assert deployment.processes[VICTIM].exit_status is None
     assert (state.node.epoch, state.node.address) == (before.epoch, before.address)
     assert state.unusable_reason == ""
+
+
+@full
+@pytest.mark.parametrize("role", ["router", "cache-index", "decode"])
+def test_no_other_machine_is_served_without_certificates(role: str, tmp_path: Path) -> None:
+    """A process that would is not started: whoever reached it could do all that follows."""
+    port = free_ports(["victim"])["victim"]
+    settings = {"host": "0.0.0.0", "port": str(port)}
+    if role == "decode":
+        settings |= {"engine": "mock", "model_dir": str(checkpoint("llama"))}
+
+    def ask() -> None:
+        with socket.create_connection((HOST, port), timeout=CALL_SECONDS):
+            pass
+
+    with pytest.raises(AssertionError, match="--insecure"), running(role, settings, tmp_path, ask):
+        pass
 
 
 def test_without_a_certificate_nothing_can_be_called(deployment: Deployment) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
 
+from attacks.victims import full
 from baton.v1.generation_pb2 import SamplingParameters
 from baton.v1.generation_service_pb2 import GenerateRequest
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
+from checkpoints import checkpoint
 from gateway.fake_cluster import MODEL, FakeCluster, Loop
 from gateway.http.raw_client import completion, exchange, post, status_of
+from system.cluster import Cluster
+from system.plan import MODEL_NAME
 from text.tokenizer_folders import byte_level, save
 
 ASKED = [-100, -1, 5]
@@ -57,3 +64,37 @@ def test_only_administrators_go_ahead_of_others(loop: Loop, tmp_path: Path) -> N
     assert taken == [max(-1, each) for each in ASKED for _ in range(num_apis)] + [
         each for each in ASKED for _ in range(num_apis)
     ]
+
+
+@full
+def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
+    """Of a node that is busy: who says `priority: -100` is served after those who came before."""
+    keys = tmp_path / "keys"
+    keys.write_text("bob:b-key\n")
+    settings = {"gateway": {"api_keys_file": str(keys)}, "decode": {"max_batch_size": "1", "mock_step_seconds": "0.05"}}
+    ended: list[int] = []
+    with Cluster(checkpoint("llama"), prefill=(), decode=("mock",), settings=settings) as cluster:
+
+        def ask(priority: int) -> None:
+            body = {"model": MODEL_NAME, "prompt": [5, 6, 7], "max_tokens": 16, "priority": priority}
+            headers = {"authorization": "Bearer b-key", "content-type": "application/json"}
+            connection = http.client.HTTPConnection(*cluster.http_address, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/completions", json.dumps(body), headers)
+                assert connection.getresponse().read()
+            ended.append(priority)
+
+        with ThreadPoolExecutor(5) as threads:
+            for count in range(1, 5):
+                threads.submit(ask, 0)
+                cluster.wait_until(lambda count=count: num_requests(cluster) == count, "it is in the queue")  # type: ignore[misc]
+            threads.submit(ask, -100)
+    print(f"priorities in the order of their ends: {ended}")
+
+    assert ended == [0, 0, 0, 0, -100]
+
+
+def num_requests(cluster: Cluster) -> int:
+    """Return how many requests the node has."""
+    load = cluster.node("decode-0").load
+    return load.running_request_count + load.waiting_request_count

@@ -18,6 +18,10 @@ from order import RUNS_ALL
 from system.process import ServedProcess
 
 TREE = os.environ.get("BATON_ATTACK_TREE", "")
+IS_FORMER = bool(TREE) and not Path(TREE, "protos/baton/internal").exists()
+"""Whether that commit is of the time when internal calls were in the public package, and workers had one part."""
+INTERNAL = "baton.v1" if IS_FORMER else "baton.internal.v1"
+"""Package of internal calls there."""
 full = pytest.mark.skipif(not RUNS_ALL, reason="attacks a real process: run `make matrix`")
 """Marks a test that `make test` has no time for."""
 

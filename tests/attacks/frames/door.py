@@ -11,13 +11,12 @@ from pathlib import Path
 
 import hpack
 
-from attacks.victims import TREE, Damage, running
+from attacks.victims import INTERNAL, Damage, running
 from baton.grpc_sockets.frames import END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
 from system.plan import HOST, free_ports
 from system.process import ServedProcess
 
-_PACKAGE = "baton.v1" if TREE and not Path(TREE, "protos/baton/internal").exists() else "baton.internal.v1"
-PREFILL_PATH = f"/{_PACKAGE}.PrefillService/Prefill"
+PREFILL_PATH = f"/{INTERNAL}.PrefillService/Prefill"
 SECONDS = 60.0
 
 
