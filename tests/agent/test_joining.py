@@ -203,7 +203,7 @@ def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path,
     """Whoever else answers to multicast DNS fails the handshake."""
     other = tmp_path / "other"
     assert CliRunner().invoke(make_app(), ["authority", "create", str(other)]).exit_code == 0
-    stranger = JoinToken(token_of(deployment).secret, token_of(other).authority)
+    stranger = JoinToken(token_of(deployment).join_pass, token_of(other).authority)
 
     _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)
 

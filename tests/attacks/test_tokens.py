@@ -43,7 +43,7 @@ async def _refusal(
 def test_a_token_that_leaks_lets_nobody_else_in(deployment: Deployment) -> None:
     """Neither another machine, nor anybody later; nor is the deployment's secret itself one."""
     now = datetime.now(UTC)
-    shown = deployment.token(now + _HOUR).secret
+    shown = deployment.token(now + _HOUR).join_pass
 
     async def attack() -> list[type[BatonError] | None]:
         return [

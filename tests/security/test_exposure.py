@@ -15,7 +15,7 @@ from baton.errors import ConfigurationError
 from baton.gateway.settings import GatewaySettings
 from baton.prefill.settings import PrefillSettings
 from baton.router.settings import RouterSettings
-from baton.security.exposure import is_loopback, warn_of_open_doors
+from baton.security.exposure import is_loopback, warn_of_exposures
 
 HOST = "192.0.2.1"
 
@@ -46,14 +46,14 @@ def test_internal_listeners_beyond_loopback_demand_certificates(
     with pytest.raises(ConfigurationError, match=f"host {HOST}: .* without a certificate: set tls_cert_file"):
         load_settings(settings_class, {"host": HOST, **own})
 
-    assert load_settings(settings_class, {"host": HOST, **own, **tls}).open_doors() == ()
-    assert load_settings(settings_class, {"host": "::1", **own}).open_doors() == ()
-    assert len(load_settings(settings_class, {"host": HOST, **own, "insecure": "true"}).open_doors()) == 1
+    assert load_settings(settings_class, {"host": HOST, **own, **tls}).exposures() == ()
+    assert load_settings(settings_class, {"host": "::1", **own}).exposures() == ()
+    assert len(load_settings(settings_class, {"host": HOST, **own, "insecure": "true"}).exposures()) == 1
 
 
 def test_a_machine_that_joins_gets_its_certificate_first() -> None:
     """Nothing listens before."""
-    assert load_settings(AgentSettings, {"host": HOST, "join_token": "t"}).open_doors() == ()
+    assert load_settings(AgentSettings, {"host": HOST, "join_token": "t"}).exposures() == ()
 
 
 MUTUAL = {"https_cert_file": "c", "https_key_file": "k", "client_ca_file": "a"}
@@ -84,14 +84,14 @@ def test_public_listeners_beyond_loopback_demand_tls_and_keys(given: dict[str, s
         ):
             load_settings(GatewaySettings, flags)
 
-    assert len(load_settings(GatewaySettings, {**flags, "insecure": "true"}).open_doors()) == len(doors)
+    assert len(load_settings(GatewaySettings, {**flags, "insecure": "true"}).exposures()) == len(doors)
 
 
 def test_what_is_open_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """At each start, as a warning."""
     with caplog.at_level(logging.WARNING):
-        warn_of_open_doors(load_settings(RouterSettings, {"host": HOST, "insecure": "true"}))
-        warn_of_open_doors(load_settings(RouterSettings, {}))
+        warn_of_exposures(load_settings(RouterSettings, {"host": HOST, "insecure": "true"}))
+        warn_of_exposures(load_settings(RouterSettings, {}))
 
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"insecure host {HOST}"]
 

@@ -33,7 +33,7 @@ def test_a_token_comes_back_as_it_was() -> None:
     token = JoinToken(create_secret(), authority)
 
     assert parse_join_token(f" {token.text}\n") == token
-    assert token.secret not in repr(token)
+    assert token.join_pass not in repr(token)
 
 
 @pytest.mark.parametrize("text", ["", "baton1.short.AAAA", f"baton2.{'s' * 32}.AAAA", f"baton1.{'s' * 32}.", "x"])

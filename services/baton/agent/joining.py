@@ -104,7 +104,7 @@ class Joiner:
         """
         address = await self._find()
         request = messages.JoinRequest(
-            secret=self._token.secret,
+            secret=self._token.join_pass,
             node_id=self._node_id,
             certificate_request=certificate_request(self._membership.key(), self._node_id),
             certificate=self._membership.certificate(self._now()),

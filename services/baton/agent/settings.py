@@ -105,9 +105,9 @@ class AgentSettings(SupervisedWorkerSettings, MembershipSettings, MetricsSetting
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 
-    def open_doors(self) -> Sequence[str]:
+    def exposures(self) -> Sequence[str]:
         """Return what other machines are served without a certificate; one that joins gets one first."""
-        return () if self.is_joining else super().open_doors()
+        return () if self.is_joining else super().exposures()
 
     @model_validator(mode="after")
     def _check_join(self) -> Self:

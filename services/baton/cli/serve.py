@@ -35,7 +35,7 @@ from baton.config.settings import (
 from baton.errors import ConfigurationError
 from baton.installation import install_line
 from baton.rpc.process import exit_on_startup_signal
-from baton.security.exposure import warn_of_open_doors
+from baton.security.exposure import warn_of_exposures
 from baton.security.tls import TlsSettings, secured_by
 from baton.telemetry.logs import LOG_FORMATS, LogFormat, configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
@@ -137,7 +137,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     configure_logging(_log_name(role, settings), level, log_format=wanted_log_format(os.environ))
     log.info("starting role=%s pid=%d", role, os.getpid())
     log.debug("settings %s", describe_settings(settings))
-    warn_of_open_doors(settings)
+    warn_of_exposures(settings)
     configure_tracing(f"baton-{role}")
     metrics_port = settings.metrics_port if isinstance(settings, MetricsSettings) else 0
     configure_metrics(f"baton-{role}", is_scraped=metrics_port > 0)

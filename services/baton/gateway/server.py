@@ -135,7 +135,7 @@ async def _run(
             exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:
-            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock, _open_doors(settings)))
+            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock, _exposures(settings)))
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)
@@ -243,12 +243,12 @@ def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLim
     return KeyLimits(requests_per_minute=requests_per_minute, max_concurrent_requests=max_requests, clock=clock)
 
 
-def _open_doors(settings: GatewaySettings) -> Sequence[str]:
+def _exposures(settings: GatewaySettings) -> Sequence[str]:
     """Return what is open to others: public ports, and what the gateway and those behind it say to each other."""
     host = settings.router_address.rpartition(":")[0]
     if is_loopback(host) or settings.tls_identity() is not None:
-        return settings.open_doors()
-    return (*settings.open_doors(), f"router_address {settings.router_address}: it is asked without TLS")
+        return settings.exposures()
+    return (*settings.exposures(), f"router_address {settings.router_address}: it is asked without TLS")
 
 
 def _own_metrics(settings: GatewaySettings, scrape: Scrape) -> AbstractContextManager[object]:

@@ -147,7 +147,7 @@ class ClientSettings(ServiceSettings):
     """
 
 
-class HttpsSettings(ServiceSettings, ExposureSettings):
+class PublicTlsSettings(ServiceSettings, ExposureSettings):
     """What the ports of REST and gRPC show to clients, and demand of them."""
 
     group: ClassVar[str] = "Clients' TLS"
@@ -297,7 +297,7 @@ class GatewaySettings(
     DeadlineSettings,
     GrpcSettings,
     HttpSettings,
-    HttpsSettings,
+    PublicTlsSettings,
     TlsSettings,
 ):
     """Read from the environment, prefix BATON_GATEWAY_; arguments win."""
@@ -314,15 +314,15 @@ class GatewaySettings(
         """Return whether a page whose owner had its name point here could ask nothing, without key or certificate."""
         return self.https_cert_file is not None or self.api_keys_file is not None
 
-    def open_doors(self) -> Sequence[str]:
+    def exposures(self) -> Sequence[str]:
         """Return what clients on other machines could read or use."""
         open_hosts = {name: getattr(self, name) for name in ("http_host", "grpc_host")}
         open_hosts = {name: host for name, host in open_hosts.items() if not is_loopback(host)}
-        doors = []
+        exposures = []
         has_tls = {"http_host": self.https_cert_file is not None, "grpc_host": self.has_grpc_tls}
         for name, host in open_hosts.items():
             if not has_tls[name] and not self.tls_ends_upstream:
-                doors.append(
+                exposures.append(
                     f"{name} {host}: keys and prompts would travel in clear: set https_cert_file and https_key_file, "
                     "or tls_ends_upstream where an Ingress ends TLS"
                 )
@@ -330,5 +330,5 @@ class GatewaySettings(
         keyless = [(name, host) for name, host in open_hosts.items() if not shows_certificate[name]]
         if keyless and self.api_keys_file is None:
             name, host = keyless[0]
-            doors.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
-        return doors
+            exposures.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
+        return exposures

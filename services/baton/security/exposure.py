@@ -24,14 +24,14 @@ class ExposureSettings(BaseSettings):
     """Whether to listen beyond loopback as it is, where the settings leave a door open: without TLS, or without keys.
     Logged at every start, and shown in /ui."""
 
-    def open_doors(self) -> Sequence[str]:
+    def exposures(self) -> Sequence[str]:
         """Return what others could use who reach this process from another machine, a sentence each."""
         return ()
 
     @model_validator(mode="after")
-    def _check_doors(self) -> Self:
-        if not self.insecure and (doors := self.open_doors()):
-            raise ValueError(f"{'; '.join(doors)}; or pass --insecure if none but friends can reach it")
+    def _check_exposures(self) -> Self:
+        if not self.insecure and (exposures := self.exposures()):
+            raise ValueError(f"{'; '.join(exposures)}; or pass --insecure if none but friends can reach it")
         return self
 
 
@@ -43,8 +43,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def warn_of_open_doors(settings: BaseSettings) -> None:
+def warn_of_exposures(settings: BaseSettings) -> None:
     """Log what a process leaves open, as it was told to."""
     if isinstance(settings, ExposureSettings):
-        for door in settings.open_doors():
+        for door in settings.exposures():
             log.warning("insecure %s", door)

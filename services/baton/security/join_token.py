@@ -31,8 +31,8 @@ _PASS = re.compile(r"(?P<said>(?P<end>[0-9]{1,12})-(?P<machines>[0-9]{1,4})-[0-9
 class JoinToken:
     """What a join token says."""
 
-    secret: str
-    """The pass, which proves the right to join."""
+    join_pass: str
+    """What proves the right to join."""
     authority: bytes
     """Certificate of the deployment's authority, PEM."""
 
@@ -40,7 +40,7 @@ class JoinToken:
     def text(self) -> str:
         """Return the token as it is handed on."""
         der = ssl.PEM_cert_to_DER_cert(self.authority.decode("ascii"))
-        return f"{_PREFIX}.{self.secret}.{base64.urlsafe_b64encode(der).decode('ascii').rstrip('=')}"
+        return f"{_PREFIX}.{self.join_pass}.{base64.urlsafe_b64encode(der).decode('ascii').rstrip('=')}"
 
 
 def parse_join_token(text: str) -> JoinToken:
@@ -50,8 +50,8 @@ def parse_join_token(text: str) -> JoinToken:
         ConfigurationError: If it is none; the message does not repeat it.
     """
     prefix, _, rest = text.strip().partition(".")
-    secret, _, authority = rest.partition(".")
-    if prefix != _PREFIX or not _SECRET.match(secret) or not authority:
+    join_pass, _, authority = rest.partition(".")
+    if prefix != _PREFIX or not _SECRET.match(join_pass) or not authority:
         raise ConfigurationError(f"join token: expected {_PREFIX}.PASS.AUTHORITY, as `baton authority token` prints it")
     try:
         der = base64.b64decode(authority + "=" * (-len(authority) % 4), altchars=b"-_", validate=True)
@@ -59,7 +59,7 @@ def parse_join_token(text: str) -> JoinToken:
         raise ConfigurationError(
             f"join token: its authority is no base64: {error}; copy all of what `baton authority token` prints"
         ) from error
-    return JoinToken(secret, ssl.DER_cert_to_PEM_cert(der).encode("ascii"))
+    return JoinToken(join_pass, ssl.DER_cert_to_PEM_cert(der).encode("ascii"))
 
 
 def create_pass(secret: str, *, ends_at: datetime, num_machines: int = 1, node_id: str = "") -> str:

@@ -239,7 +239,7 @@ class ServerTlsSettings(TlsSettings, ExposureSettings):
         identity = super().tls_identity()
         return identity and replace(identity, health_port=self.tls_health_port)
 
-    def open_doors(self) -> Sequence[str]:
+    def exposures(self) -> Sequence[str]:
         """Return that other machines are served without a certificate, if they are."""
         host = str(getattr(self, "host", ""))
         if is_loopback(host) or self.tls_cert_file is not None:

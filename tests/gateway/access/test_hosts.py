@@ -44,11 +44,13 @@ STRANGE = [
 @pytest.mark.parametrize("host", OWN)
 def test_addresses_private_names_and_those_that_were_given_are_own(host: str) -> None:
     """With a port or without."""
-    assert Hosts(["llm.example.com", "*.wild.example", "ported.example:8443"], own_name="box.corp.example").is_own(host)
+    assert Hosts(["llm.example.com", "*.wild.example", "ported.example:8443"], own_name="box.corp.example").is_allowed(
+        host
+    )
 
 
 @pytest.mark.parametrize("host", STRANGE)
 def test_a_name_that_a_stranger_may_have_registered_is_not(host: str) -> None:
     """Unless any is."""
-    assert not Hosts(["llm.example.com", "*.wild.example"], own_name="box").is_own(host)
-    assert Hosts(["*"], own_name="box").is_own(host)
+    assert not Hosts(["llm.example.com", "*.wild.example"], own_name="box").is_allowed(host)
+    assert Hosts(["*"], own_name="box").is_allowed(host)

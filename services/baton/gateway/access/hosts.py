@@ -31,10 +31,10 @@ class Hosts:
         own_name = socket.gethostname() if own_name is None else own_name
         self._names = frozenset(_bare(name) for name in (*names, own_name))
         self._suffixes = (*_PRIVATE_SUFFIXES, *(name[1:] for name in self._names if name.startswith("*.")))
-        self.is_own = lru_cache(_MOST_KNOWN)(self._is_own)
+        self.is_allowed = lru_cache(_MOST_KNOWN)(self._is_allowed)
         """Returns whether a `Host` header names this gateway; empty: the client is too old to name any."""
 
-    def _is_own(self, host: str) -> bool:
+    def _is_allowed(self, host: str) -> bool:
         name = _bare(host)
         if "." not in name and ":" not in name:
             return True  # a name without a domain is the network's own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
@@ -31,7 +31,7 @@ from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.api.tolerance import unrecognized
 from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.http.content_coding import ACCEPTED_CODINGS, BodyInflater
-from baton.gateway.http.messages import JSON, HttpError, HttpRequest
+from baton.gateway.http.messages import JSON, HeadVerdict, HttpError, HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 from baton.gateway.http.rpc_refusal import refuse_rpc
 from baton.telemetry import names
@@ -116,7 +116,7 @@ class RestApi:
     async def _dispatch(self, methods: Mapping[str, Endpoint], exchange: Exchange) -> None:
         request, context = exchange.request, exchange.context
         verdict = request.verdict if isinstance(request.verdict, _Verdict) else self._judge(methods, request)
-        endpoint, context.key = verdict
+        endpoint, context.key = verdict.endpoint, verdict.key
         if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
             await self._inflate(request, coding)
         if endpoint.operation:
@@ -133,7 +133,7 @@ class RestApi:
         """
         access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
         if access is not Access.OPEN:
-            if not self._hosts.is_own(host := request.headers.get("host", "")):
+            if not self._hosts.is_allowed(host := request.headers.get("host", "")):
                 text = f"This gateway is not called {host[:256]!r}: set --allowed-hosts or BATON_GATEWAY_ALLOWED_HOSTS"
                 raise ApiError(421, text, code="unknown_host")
             key = self._access.authenticate(request.headers)
@@ -218,7 +218,8 @@ def _http_attributes(request: HttpRequest) -> dict[str, AttributeValue]:
     return {**attributes, **{name: value for name, value in further.items() if value}}
 
 
-class _Verdict(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Verdict(HeadVerdict):
     endpoint: Endpoint
     key: ApiKey
 

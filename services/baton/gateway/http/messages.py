@@ -29,6 +29,12 @@ class HttpError(Exception):
         self.message = message
 
 
+class HeadVerdict:
+    """What whoever judges heads of requests keeps for their answers: a class of its own."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class HttpRequest:
     """One complete request."""
@@ -49,8 +55,8 @@ class HttpRequest:
     """Whether the client understands chunked answers (HTTP/1.1)."""
     num_held_bytes: int = 0
     """Bytes that are held for it, until its answer has ended."""
-    verdict: object = None
-    """What whoever judged its head has kept for its answer."""
+    verdict: HeadVerdict | None = None
+    """Why its head was taken; None: it was not judged, or is refused."""
 
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:

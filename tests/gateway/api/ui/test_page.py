@@ -131,7 +131,7 @@ def test_the_state_is_for_administrators_and_the_files_for_all(
 def test_the_state_says_what_is_open_to_others(loop: Loop, cluster: FakeCluster) -> None:
     """Where the gateway was told to leave it so; names other than localhost may lead anywhere."""
     with loop.running(cluster, http_host="127.1", insecure=True) as gateway:
-        doors = _state(gateway)["open_doors"]
+        doors = _state(gateway)["exposures"]
 
     assert [door.partition(":")[0] for door in doors] == ["http_host 127.1"] * 2
 

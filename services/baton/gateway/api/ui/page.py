@@ -32,7 +32,7 @@ class Ui:
         journal: Knows the requests of this process.
         model: Served name.
         clock: The event loop's.
-        open_doors: What is open to others, as the gateway was told to leave it.
+        exposures: What is open to others, as the gateway was told to leave it.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Ui:
         journal: Journal,
         model: str,
         clock: Callable[[], float],
-        open_doors: Sequence[str] = (),
+        exposures: Sequence[str] = (),
     ) -> None:
-        self._open_doors = open_doors
+        self._exposures = exposures
         self._router = router
         self._journal = journal
         self._model = model
@@ -71,7 +71,7 @@ class Ui:
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
         document = state_document(self._model, baton.__version__, states, entries, self._clock(), name=name)
-        document = {**document, "open_doors": self._open_doors}
+        document = {**document, "exposures": self._exposures}
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
 

@@ -66,7 +66,7 @@ function draw() {
   fillRequests(byId("requests"), requests, chosen, choose);
   drawWaterfall(request, isZoomed);
   drawLayers(request, state.timeline);
-  const doors = (state.open_doors ?? []).map((door) => ["bad", `Insecure: ${door}.`]);
+  const doors = (state.exposures ?? []).map((door) => ["bad", `Insecure: ${door}.`]);
   drawAlerts([...doors, ...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
 }
 
