@@ -496,6 +496,29 @@ def test_a_balanced_process_that_falls_silent_is_left_within_a_second() -> None:
     asyncio.run(main())
 
 
+def test_of_several_addresses_the_next_one_is_asked_when_one_falls_silent() -> None:
+    """First where nobody listens, then at one that greets and says nothing more: each call ends at a live one."""
+    port = free_ports(["port"])["port"]
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(SECONDS),
+            serving() as (first, _),
+            serving() as (second, _),
+            _Balancer(first, num_dead=0) as balancer,
+        ):
+            addresses = [f"127.0.0.1:{each}" for each in (port, balancer.port, second)]
+            async with LoopChannel(", ".join(addresses), is_balanced=True) as channel:
+                assert await unary(channel, "Echo")(b"first") == b"first"
+                balancer.silence.set()
+                with pytest.raises(grpc.aio.AioRpcError, match="silent"):
+                    await unary(channel, "Echo")(b"lost")
+                assert await unary(channel, "Echo")(b"second") == b"second"
+                assert balancer.num_connections == 1
+
+    asyncio.run(main())
+
+
 def test_a_balanced_address_that_refuses_fails_at_once() -> None:
     """Nothing is tried again where nobody listens: whoever calls decides that."""
     port = free_ports(["port"])["port"]

@@ -245,8 +245,8 @@ def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLim
 
 def _exposures(settings: GatewaySettings) -> Sequence[str]:
     """Return what is open to others: public ports, and what the gateway and those behind it say to each other."""
-    host = settings.router_address.rpartition(":")[0]
-    if is_loopback(host) or settings.tls_identity() is not None:
+    hosts = [address.rpartition(":")[0] for address in split_addresses(settings.router_address)]
+    if all(map(is_loopback, hosts)) or settings.tls_identity() is not None:
         return settings.exposures()
     return (*settings.exposures(), f"router_address {settings.router_address}: it is asked without TLS")
 

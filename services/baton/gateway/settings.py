@@ -65,7 +65,7 @@ class GatewayAddressSettings(ServiceSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     """Port of the gRPC API; 0: any free one."""
     router_address: str = "127.0.0.1:8010"
-    """host:port of the router."""
+    """host:port of the router; several, separated by commas: another one is asked where one is silent."""
     node_poll_seconds: float = Field(default=1.0, gt=0)
     """Pause between looks at the router's list of nodes."""
     processes: int = Field(default=1, ge=1, le=64)

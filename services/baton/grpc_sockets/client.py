@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection, ThreadConnection
+from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection, SilentPeerError, ThreadConnection
 from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
 from baton.grpc_sockets.frames import (
@@ -216,6 +218,8 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
         self._scheme = scheme
         self._lock = threading.Lock()  # of `_calls`, `_next_id` and `_refusal`
         self._opening = threading.Lock()
+        self.silent_at = -math.inf
+        """When it was given up because the peer was silent, monotonic."""
 
     def call(
         self,
@@ -309,6 +313,8 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
             self._opened(stream_id, opened)
 
     def _ended(self, cause: Exception) -> None:
+        if isinstance(cause, SilentPeerError):
+            self.silent_at = time.monotonic()
         self._refuse(f"the connection is lost: {cause}")
         self._end_all(Status(Code.UNAVAILABLE, f"the connection was lost: {cause}"))
 

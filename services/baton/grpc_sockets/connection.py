@@ -36,6 +36,7 @@ from baton.grpc_sockets.frames import (
 from baton.grpc_sockets.headers import HeaderDecoder
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream, shut_down_quietly
+from baton.grpc_sockets.status import SILENT
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ SILENCE_SECONDS = 0.25
 """Receive timeout of sockets: how often a silent connection is thought about."""
 PING = b"baton-h2"
 """What a ping of this side carries."""
+
+
+class SilentPeerError(TimeoutError):
+    """The peer gave no sign of life."""
 
 
 class Connection(ABC):
@@ -150,7 +155,6 @@ class ThreadConnection(Connection):
         self._stream = stream
         self._reader = FrameReader(stream, self._on_silence)
         self._checker = FrameChecker(limits)
-        self._num_silences = 0
 
     def run(self) -> None:
         """Read until the connection ends, whatever ends it; then every call on it has ended too."""
@@ -227,7 +231,6 @@ class ThreadConnection(Connection):
 
     def _take_next(self, header: FrameHeader) -> None:
         """Read the payload of a frame, bounded by what frames of its type may hold, and take it."""
-        self._num_silences = 0
         num_bytes, kind, flags, stream_id = header
         if num_bytes > self.limits.frame_bytes:
             raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {num_bytes} bytes")
@@ -255,8 +258,9 @@ class ThreadConnection(Connection):
     def _on_silence(self) -> None:
         """Ask a silent peer for a sign of life while calls are open; give it up when it gives none."""
         is_greeted = self.greeted.is_set()
-        self._num_silences = self._num_silences + 1 if self._has_calls() or not is_greeted else 0
-        before, now = (self._num_silences - 1) * SILENCE_SECONDS, self._num_silences * SILENCE_SECONDS
+        if is_greeted and not self._has_calls():
+            self._reader.num_silences = 0
+        before, now = (self._reader.num_silences - 1) * SILENCE_SECONDS, self._reader.num_silences * SILENCE_SECONDS
         if not is_greeted:
             if now >= self.timing.connect_seconds:
                 raise TimeoutError(f"the peer said nothing for {now:g} seconds")
@@ -264,7 +268,7 @@ class ThreadConnection(Connection):
         if before < self.timing.idle_seconds <= now:
             self.post(ping_frame(PING, is_ack=False))
         if now >= self.timing.idle_seconds + self.timing.ping_seconds:
-            raise TimeoutError(f"the peer was silent for {now:g} seconds")
+            raise SilentPeerError(f"{SILENT} for {now:g} seconds")
 
     def _say_goodbye(self, code: ErrorCode, message: str) -> None:
         with contextlib.suppress(OSError):  # a peer that is gone needs none

@@ -49,6 +49,8 @@ class FrameReader:
         self._on_silence = on_silence
         self._ahead = memoryview(bytearray(_LOOK_AHEAD_BYTES))
         self._begin = self._end = 0  # what was read ahead is [begin, end)
+        self.num_silences = 0
+        """Times in a row that nothing has come; whoever is called then may set it back."""
 
     def header(self) -> FrameHeader:
         """Return the next frame's header; its payload must be read before the next call."""
@@ -91,8 +93,10 @@ class FrameReader:
             try:
                 num_bytes = self._stream.recv_into(buffer, len(buffer), flags)
             except BlockingIOError:
+                self.num_silences += 1
                 self._on_silence()
                 continue
+            self.num_silences = 0
             if num_bytes == 0:
                 raise PeerClosedError("the peer closed the connection")
             return num_bytes

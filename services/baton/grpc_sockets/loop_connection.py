@@ -32,10 +32,10 @@ from baton.grpc_sockets.frames import (
     ping_frame,
 )
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.status import CallError, Code, Status
+from baton.grpc_sockets.status import SILENT, CallError, Code, Status
 
 log = logging.getLogger(__name__)
-
+_LOOKS = 4  # at a silent connection, until it is asked for a sign of life
 CANCELLED_HERE = Status(Code.CANCELLED, "cancelled by this side")
 """How a call ends that this side has cancelled: this very object."""
 
@@ -175,8 +175,7 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
         self._frame_bytes = DEFAULT_FRAME_BYTES  # the largest payload that the peer takes
         self._is_paused = False  # whether the socket is full
         self._progress: asyncio.Future[None] | None = None
-        self._heard_seconds = self._loop.time()
-        self._pinged_seconds: float | None = None
+        self._heard_seconds, self._num_looks = self._loop.time(), 0  # when the peer was heard, looks since then
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -200,6 +199,8 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
             call.waiting.append((memoryview(message_prefix(len(request)) + request), True))
         self.post(headers + self._granted(call))
         if self._timer is None:
+            if self._loop.time() - self._heard_seconds >= self.timing.idle_seconds:  # nobody has looked: ask at once
+                self._num_looks = max(self._num_looks, _LOOKS - 1)
             self._watch()
         return call
 
@@ -241,7 +242,7 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take frames; an error of the peer's ends the connection."""
-        self._heard_seconds, self._pinged_seconds = self._loop.time(), None
+        self._heard_seconds, self._num_looks = self._loop.time(), 0
         try:
             for frame in self._parser.feed(data):
                 if frame.frame_type == FrameType.DATA:
@@ -354,19 +355,20 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
     def _watch(self) -> None:
         """Ask a silent peer for a sign of life while calls are open; give it up when it gives none.
 
-        Calls shorter than the wait for the sign must not end the wait: else nobody finds out that the peer is dead.
+        Calls shorter than the wait for the sign must not end it: else nobody finds out that the peer is dead. It is
+        counted in looks: a process that was itself stopped, or starved, has not waited.
         """
         self._timer = None
-        now = self._loop.time()
-        if self._pinged_seconds is not None and now - self._pinged_seconds >= self.timing.ping_seconds:
-            self._give_up(ErrorCode.NO_ERROR, f"the peer was silent for {now - self._heard_seconds:.1f} seconds")
+        if not self._calls and self._num_looks < _LOOKS:
             return
-        if not self._calls and self._pinged_seconds is None:
+        pause_seconds = self.timing.idle_seconds / _LOOKS
+        self._num_looks += 1
+        if (self._num_looks - _LOOKS) * pause_seconds >= self.timing.ping_seconds:
+            self._give_up(ErrorCode.NO_ERROR, f"{SILENT} for {self._loop.time() - self._heard_seconds:.1f} seconds")
             return
-        if self._pinged_seconds is None and now - self._heard_seconds >= self.timing.idle_seconds:
-            self._pinged_seconds = now
+        if self._num_looks == _LOOKS:
             self.post(ping_frame(PING, is_ack=False))
-        self._timer = self._loop.call_later(self.timing.idle_seconds / 4, self._watch)
+        self._timer = self._loop.call_later(pause_seconds, self._watch)
 
     def _give_up(self, code: ErrorCode, message: str) -> None:
         self.post(goaway_frame(0, code, message))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+SILENT = "the peer was silent"
+"""How the message of a connection begins that ended because nothing came, not even an answer to a ping."""
+
 
 class Code(IntEnum):
     """gRPC status codes."""

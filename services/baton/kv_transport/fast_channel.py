@@ -32,7 +32,7 @@ from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
-from baton.rpc.status import error_from_status, info_of
+from baton.rpc.status import PEER_SILENT, error_from_status, info_of
 from baton.security.tls import current_identity
 from baton.shm.lender import Loan
 
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 Message = prefill_service_pb2.PrefillResponse | ReceivedFrame
 """What a KV stream consists of."""
 
+SILENT_SECONDS = 2.0
+"""Time for which a node that has fallen silent is not called: then the router knows, and names it no more."""
 PAUSE_SECONDS = 30.0
 """Time for which a peer that could not be reached is not tried again: a request that tries may wait in vain."""
 _NUM_THREADS = 4
@@ -286,8 +288,11 @@ class FastChannel:
 
     def _connected(self) -> ClientConnection:
         with self._lock:
-            if self._connection is not None and self._connection.is_open:
-                return self._connection
+            if self._connection is not None:
+                if self._connection.is_open:
+                    return self._connection
+                if self._clock() - self._connection.silent_at < SILENT_SECONDS:
+                    raise UnavailableError(f"{self._address} was silent a moment ago", reason=PEER_SILENT)
             if self._is_closed or self._clock() < self._retry_at:
                 raise FastPathError(f"{self._address} could not be reached a moment ago", reason="CONNECT_FAILED")
             host, _, port = self._address.rpartition(":")

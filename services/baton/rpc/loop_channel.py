@@ -11,8 +11,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 from opentelemetry import propagate, trace
@@ -43,7 +42,6 @@ _TIMING = Timing(
     idle_seconds=KEEPALIVE_MILLISECONDS / 1000,
     ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000,
 )
-_BALANCED_TIMING = replace(_TIMING, idle_seconds=0.25, ping_seconds=0.5)
 _STAGGER_SECONDS = 0.25
 """Pause after which one more connection is tried, where another may meet another process."""
 
@@ -54,24 +52,23 @@ class LoopChannel:
     It uses TLS where the context in which it was made has an identity.
 
     Args:
-        address: host:port.
-        is_balanced: Whether several processes may stand behind the address, as behind a Service of Kubernetes: one that
-            falls silent is left within a second, and while a connection is not made another one is tried.
+        address: host:port; several, separated by commas, if it is balanced.
+        is_balanced: Whether several processes may stand behind the address, as behind a Service of Kubernetes: while a
+            connection is not made another one is tried, and after one that was lost the next.
 
     Raises:
         ConfigurationError: If the address is another.
     """
 
     def __init__(self, address: str, *, is_balanced: bool = False) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit():
-            raise ConfigurationError(f"expected host:port, got {address!r}")
-        self._address = address
-        self._host, self._port = host.strip("[]"), int(port)
+        parts = [part.strip() for part in address.split(",")] if is_balanced else [address]
+        self._places = [_place(part) for part in parts]
+        self._address, self._addresses = parts[0], address
         self._identity = current_identity()
         self._is_balanced = is_balanced
         self._resolving: asyncio.Future[Any] | None = None
-        self._hosts: Sequence[str] = ()
+        self._known: Sequence[_Place] = ()
+        self._first = 0  # of what is known, for the next connection
         self._connecting: asyncio.Task[LoopConnection] | None = None
         self._connection: LoopConnection | None = None
         self._retired = list[LoopConnection]()
@@ -117,9 +114,9 @@ class LoopChannel:
             self._retired = [each for each in (*self._retired, self._connection) if not each.is_lost]
             self._connection = None
         try:
-            connection = await (self._connect_first() if self._is_balanced else self._connect(self._host, _TIMING))
+            connection = await (self._connect_first() if self._is_balanced else self._connect(self._places[0]))
         except (OSError, ConfigurationError) as error:
-            text = f"failed to connect to {self._address}: {error or type(error).__name__}"
+            text = f"failed to connect to {self._addresses}: {error or type(error).__name__}"
             raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
         self._connection = connection
         if self._is_closed:
@@ -200,11 +197,11 @@ class LoopChannel:
 
         return headers
 
-    async def _connect(self, host: str, timing: Timing) -> LoopConnection:
+    async def _connect(self, place: _Place) -> LoopConnection:
         if self._identity is None:
-            return await connect(host, self._port, limits=_LIMITS, timing=timing)
+            return await connect(*place, limits=_LIMITS, timing=_TIMING)
         context, name = self._identity.client_context(), self._identity.server_name
-        return await connect(host, self._port, limits=_LIMITS, timing=timing, tls=context, server_name=name)
+        return await connect(*place, limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
 
     async def _connect_first(self) -> LoopConnection:
         """Return the first connection that is made, of several begun one after the other.
@@ -216,15 +213,17 @@ class LoopChannel:
         try:
             async with asyncio.timeout(_TIMING.connect_seconds):
                 for number in itertools.count():
-                    hosts = await self._resolved()
-                    attempts.add(asyncio.create_task(self._connect(hosts[number % len(hosts)], _BALANCED_TIMING)))
+                    places = await self._resolved()
+                    place = places[self._first % len(places)]
+                    self._first += 1
+                    attempts.add(asyncio.create_task(self._connect(place)))
                     done, waiting = await asyncio.wait(
                         attempts, timeout=_STAGGER_SECONDS, return_when=asyncio.FIRST_COMPLETED
                     )
                     if made := [task for task in done if task.exception() is None]:
                         attempts.discard(made[0])
                         return made[0].result()
-                    if done and not waiting and number + 1 >= len(hosts):
+                    if done and not waiting and number + 1 >= len(places):
                         done.pop().result()
                     attempts -= done
             raise AssertionError("counting ended")
@@ -233,8 +232,8 @@ class LoopChannel:
                 if not task.cancel() and not task.exception():
                     task.result().shut_down(CANCELLED_HERE)
 
-    async def _resolved(self) -> Sequence[str]:
-        """Return the addresses of the host; the last known ones where its name is not found at once.
+    async def _resolved(self) -> Sequence[_Place]:
+        """Return the addresses of the hosts; the last known ones where a name is not found at once.
 
         A name server may be away with the process that is looked for. One question is asked at a time: each takes a
         thread for as long as it is not answered.
@@ -243,16 +242,32 @@ class LoopChannel:
             OSError: If no address is known, and none is found.
         """
         if self._resolving is None:
-            question = asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            self._resolving = asyncio.ensure_future(question)
-        await asyncio.wait([self._resolving], timeout=_STAGGER_SECONDS if self._hosts else None)
+            ask = asyncio.get_running_loop().getaddrinfo
+            questions = (ask(*place, type=socket.SOCK_STREAM) for place in self._places)
+            self._resolving = asyncio.ensure_future(asyncio.gather(*questions, return_exceptions=True))
+        await asyncio.wait([self._resolving], timeout=_STAGGER_SECONDS if self._known else None)
         if self._resolving.done():
             answer, self._resolving = self._resolving, None
-            if answer.exception() is None:
-                self._hosts = [str(entry[4][0]) for entry in answer.result()]
-            elif not self._hosts:
-                answer.result()
-        return self._hosts
+            failures = [each for each in answer.result() if isinstance(each, BaseException)]
+            found = [each for each in answer.result() if not isinstance(each, BaseException)]
+            self._known = [_Place(*entry[4][:2]) for entries in found for entry in entries] or self._known
+            if not self._known:
+                raise failures[0]
+        return self._known
+
+
+class _Place(NamedTuple):
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+
+def _place(address: str) -> _Place:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise ConfigurationError(f"expected host:port, got {address!r}")
+    return _Place(host.strip("[]"), int(port))
 
 
 class LoopStream(Generic[T]):

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from baton import errors
+from baton.grpc_sockets.status import SILENT
 
 DOMAIN = "baton.dev"
 """ErrorInfo.domain of every error that Baton raises."""
@@ -18,6 +19,10 @@ DOMAIN = "baton.dev"
 _DETAILS_KEY = "grpc-status-details-bin"
 _OF_CONNECTION = "connection"
 """Key in the metadata of an error that gRPC itself gave, and no peer: its message may name addresses."""
+
+PEER_SILENT = "PEER_SILENT"
+"""Reason of a call that ended because its peer gave no sign of life."""
+_SILENCES = (SILENT, "keepalive watchdog timeout", "ping timeout")  # the others are in messages of grpcio
 
 _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.InvalidFieldError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -126,7 +131,8 @@ def error_from_status(
     message = details or code.name
     if info is not None:
         return error_from_parts(code.value[0], message, info.reason, dict(info.metadata))
-    return errors.UnavailableError(message, reason=code.name, metadata={_OF_CONNECTION: "failed"})
+    reason = PEER_SILENT if any(sign in message for sign in _SILENCES) else code.name
+    return errors.UnavailableError(message, reason=reason, metadata={_OF_CONNECTION: "failed"})
 
 
 def without_address(error: errors.BatonError, message: str) -> errors.BatonError:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from baton.errors import InvalidFieldError, UnavailableError
+from baton.rpc.status import PEER_SILENT
 from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
 
 PROMPT = [104, 105, 106, 107, 108]
@@ -92,6 +93,23 @@ def test_a_node_that_dies_after_its_last_token_is_not_asked_again(client: openai
 
     assert answer.choices[0].finish_reason == "length"
     assert not cluster.decodes[1].requests
+
+
+def test_no_other_request_goes_to_a_node_that_has_just_fallen_silent(
+    client: openai.OpenAI, cluster: FakeCluster
+) -> None:
+    """The router finds out later; the only node left is asked nevertheless."""
+
+    async def fall_silent(_request: Any) -> AsyncIterator[Any]:
+        yield tokens(0, PROMPT[:1])
+        raise UnavailableError("the peer was silent for 0.8 seconds", reason=PEER_SILENT)
+
+    cluster.decodes[0].script = fall_silent
+    assert _stream_text(client, max_tokens=4)
+    cluster.router.requests.clear()
+    assert _stream_text(client, max_tokens=4)
+
+    assert [list(request.excluded_node_ids) for request in cluster.router.requests] == [["decode-0"]]
 
 
 def test_a_silent_node_is_left_after_the_token_timeout(loop: Loop, cluster: FakeCluster) -> None:

@@ -24,6 +24,7 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.loop_channel import client_span
+from baton.rpc.status import PEER_SILENT
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
 from baton.v1 import generation_pb2
@@ -291,6 +292,6 @@ def _may_ask_again(error: Exception) -> bool:
     if isinstance(error, SilentStreamError):
         return False
     if isinstance(error, UnavailableError):
-        return error.reason not in ("DRAINING", "CONNECT_FAILED", "REFUSED", "NOT_OFFERED")
+        return error.reason not in (PEER_SILENT, "ENGINE_HUNG", "DRAINING", "CONNECT_FAILED", "REFUSED", "NOT_OFFERED")
     is_plain = type(error) is BatonError
     return is_plain or isinstance(error, StreamBrokenError | AttemptReusedError) or not isinstance(error, BatonError)

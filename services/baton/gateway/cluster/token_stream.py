@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
@@ -25,7 +25,7 @@ from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, F
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
-from baton.rpc.status import without_address
+from baton.rpc.status import PEER_SILENT, without_address
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import (
@@ -51,6 +51,8 @@ _WORTH_ANOTHER_NODE = (
 
 TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
 """Reason of an attempt that ended because its node was silent for too long."""
+_SILENT_SECONDS = 2.0
+"""Time for which no request goes to a node that a connection has found silent; by then the router knows."""
 
 TakeTokens: TypeAlias = Callable[[Sequence[int], Sequence[TokenLogprob]], bool]
 """Takes the next tokens, and their log-probabilities if asked for; returns whether they end the generation."""
@@ -81,6 +83,7 @@ class TokenStreams:
         self._max_attempts = max_attempts
         self._token_timeout_seconds = token_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
+        self._silent_until: dict[str, float] = {}  # node, and when it may be asked again; event loop's time
 
     async def follow(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
         """Run a generation to its end.
@@ -117,7 +120,7 @@ class TokenStreams:
             prompt_token_count=len(prompt.token_ids) + len(generation.output_token_ids),
             max_token_count=sampling.max_token_count - len(generation.output_token_ids),
             block_hashes=prompt.block_hashes,
-            excluded_node_ids=generation.failed_node_ids,
+            excluded_node_ids=dict.fromkeys((*generation.failed_node_ids, *self._silent_node_ids())),
             bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored,
             needs_local_prefill=is_scored,
             pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
@@ -169,6 +172,12 @@ class TokenStreams:
 
         return await self._follow_on_node(placement.decode_address, request, make_attempt)
 
+    def _silent_node_ids(self) -> Iterable[str]:
+        """Return the nodes that fell silent a moment ago: the router finds out later."""
+        now = asyncio.get_running_loop().time()
+        self._silent_until = {node_id: until for node_id, until in self._silent_until.items() if now < until}
+        return self._silent_until
+
     def _seconds_left(self, generation: GenerationState) -> float:
         limits = (self._request_timeout_seconds, generation.prompt.request.timeout_seconds)
         timeout_seconds = min(limit for limit in limits if limit is not None)
@@ -177,6 +186,8 @@ class TokenStreams:
     def _note_failure(self, generation: GenerationState, placement: Placement, error: BatonError) -> None:
         if placement.decode_node_id not in generation.failed_node_ids:
             generation.failed_node_ids.append(placement.decode_node_id)
+        if error.reason == PEER_SILENT:
+            self._silent_until[placement.decode_node_id] = asyncio.get_running_loop().time() + _SILENT_SECONDS
         log.warning(
             "attempt_failed generation=%s attempt=%d node=%s delivered_tokens=%d reason=%s error=%r",
             generation.name,
