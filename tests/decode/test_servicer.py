@@ -14,7 +14,7 @@ import pytest
 
 from baton.decode import generation, servicer
 from baton.engine.request import SamplingParams
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, UnavailableError
 from baton.internal.v1.decode_service_pb2 import (
     DecodeServiceGenerateRequest,
     Finished,
@@ -299,6 +299,26 @@ def test_a_node_that_drains_ends_its_calls_after_their_last_stream() -> None:
         assert gateway.streams[1].token_ids == expected_tokens(PROMPT, 8)
         assert gateway.streams[2].failed is not None
         assert gateway.streams[2].failed.reason == "DRAINING"
+
+    with_pair(client)
+
+
+def test_a_node_whose_engine_hangs_gives_up_its_streams_at_once() -> None:
+    """While the engine's thread is held up: with an error that sends them elsewhere; nothing of them is left then."""
+
+    async def client(pair: Pair) -> None:
+        gate = threading.Event()
+        pair.decode.engine.call(lambda: _pass(gate))
+        gateway = Gateway(pair)
+        await gateway.start([request_of(PROMPT, prefill_node_id="", request_id=each) for each in "ab"])
+        assert await gateway.read()
+        pair.decode_servicer.give_up(UnavailableError("a pass hangs", reason="ENGINE_HUNG"))
+        await gateway.read_ends(2)
+
+        assert [gateway.streams[each].failed.reason for each in (1, 2)] == ["ENGINE_HUNG"] * 2  # type: ignore[union-attr]
+        gate.set()
+        await pair.decode.settle()
+        gateway.call.cancel()
 
     with_pair(client)
 

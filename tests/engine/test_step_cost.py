@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from baton.engine.step_cost import MIN_PROMPT_TOKENS, StepCost, StepCostModel, StepWork
+from baton.engine.step_cost import HUNG_FACTOR, MIN_PROMPT_TOKENS, StepCost, StepCostModel, StepWork
 
 COST = StepCost(fixed_seconds=0.02, token_seconds=1e-4, pair_seconds=2e-9)
 DECODE = StepWork(10, 10_000)
@@ -88,3 +88,21 @@ def test_a_clock_that_stands_still_measures_nothing() -> None:
     costs.note(DECODE, 0.0, has_prompts=True)
 
     assert costs.cost is None
+
+
+def test_a_pass_hangs_after_a_multiple_of_what_its_like_have_taken() -> None:
+    """The first ones of a kind and size are not judged; while passes take longer than usual, a longer one hangs not."""
+    costs, longer = StepCostModel(), StepWork(10, 40_000)
+    judged = []
+    for _ in range(5):
+        judged.append(costs.longest_seconds(DECODE, has_prompts=False))
+        costs.note(DECODE, 3.0, has_prompts=False)
+
+    assert judged == [math.inf] * 4 + [pytest.approx(3.0 * HUNG_FACTOR, rel=0.01)]
+    assert costs.longest_seconds(longer, has_prompts=False) == math.inf
+    assert costs.longest_seconds(DECODE, has_prompts=True) == math.inf
+    costs.note(DECODE, 9.0, has_prompts=False)
+    assert costs.longest_seconds(DECODE, has_prompts=False) > 9.0 * HUNG_FACTOR
+    for _ in range(200):
+        costs.note(DECODE, 3.0, has_prompts=False)
+    assert costs.longest_seconds(DECODE, has_prompts=False) == pytest.approx(3.0 * HUNG_FACTOR, rel=0.01)

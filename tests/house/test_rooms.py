@@ -18,7 +18,6 @@ _MIN_LINES = 25
 _SHORT: Mapping[str, str] = {
     "services/baton/cli/__main__.py": "what `python -m baton.cli` runs",
     "services/baton/engine/runners/torch/tensor_parallel/__main__.py": "what `python -m` runs as a rank",
-    "services/baton/prefill/service.py": "the counterpart of decode/service.py, for the process that hosts either",
 }
 """Modules under 25 lines, by path, each with the reason why it is not part of another."""
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from baton.errors import AttemptReusedError, BatonError
+from baton.errors import AttemptReusedError, BatonError, UnavailableError
 from baton.internal.v1.prefill_service_pb2 import PrefillRequest
 from baton.prefill.prefiller import AttemptStreams
 
@@ -55,3 +55,13 @@ def test_a_stream_that_has_ended_is_forgotten() -> None:
         pass
 
     assert len(ended) == 1
+
+
+def test_all_streams_are_given_up_where_a_pass_hangs() -> None:
+    """With the reason, each once."""
+    streams, ended = AttemptStreams(), list[BatonError]()
+    error = UnavailableError("a pass hangs", reason="ENGINE_HUNG")
+    with streams.running(request_of(0), ended.append), streams.running(request_of(0, attempt=2), ended.append):
+        streams.end_all(error)
+
+    assert ended == [error, error]

@@ -16,7 +16,7 @@ from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.worker.engine_watch import LOST_FACTOR, EngineHealth, EngineWatch
+from baton.worker.engine_watch import LOST_FACTOR, EngineHealth, EngineWatch, watch_passes
 from engine.rig import TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
 IDLE = EngineLoad(0, 0, 0, 64, 0.0, 0)
@@ -133,6 +133,22 @@ def test_health_follows() -> None:
 
     serving, not_serving = STATUS.SERVING, STATUS.NOT_SERVING
     assert asyncio.run(scenario()) == [(not_serving, serving), (not_serving, not_serving), (serving, serving)]
+
+
+def test_a_pass_hangs_if_two_looks_in_a_row_say_so() -> None:
+    """A process that was stopped finds its pass late once; beginning and end of a hang are told once each."""
+    looks = iter([False, True, False, True, True, True, False, True])
+    told: list[bool] = []
+
+    async def sleep(_seconds: float) -> None:
+        if len(told) == 2:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(watch_passes(lambda: next(looks), told.append, sleep=sleep))
+
+    assert told == [True, False]
+    assert list(looks) == [True]
 
 
 def _until_answered(call: Callable[[Callable[[], None]], None]) -> None:

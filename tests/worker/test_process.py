@@ -16,10 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from baton.decode import service as decode
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
+from baton.errors import BatonError
 from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.kv_transport.kv_services import KvStub
-from baton.node.node import WorkerNode, load_node
+from baton.node.node import ENGINE_HUNG, WorkerNode, load_node
 from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
@@ -68,10 +69,10 @@ def _noting(service: NodeService, drained: list[str]) -> NodeService:
     return replace(service, on_drain=on_drain)
 
 
-async def _until_serving(channel: grpc.aio.Channel, name: str) -> None:
+async def _until_serving(channel: grpc.aio.Channel, name: str, *, is_serving: bool = True) -> None:
     request = health_pb2.HealthCheckRequest(service=name)
     async for answer in health_pb2_grpc.HealthStub(channel).Watch(request):
-        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        if (answer.status == health_pb2.HealthCheckResponse.SERVING) == is_serving:
             return
 
 
@@ -119,6 +120,38 @@ def test_a_node_is_ready_once_a_router_has_accepted_it_and_stays_so() -> None:
         await running
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_node_whose_pass_hangs_gives_up_its_work_and_takes_none_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that it hosts is told, health and routers too; a pass that ends after all brings it back."""
+    monkeypatch.setattr("baton.worker.engine_watch._PASS_LOOK_SECONDS", 0.01)
+    is_hung, given_up = [False], list[BatonError]()
+
+    async def main() -> None:
+        async with _router() as router_address:
+            node = await load_node(WorkerSettings(**COMMON, **AWAY | {"router_address": router_address}), "worker")
+            node.engine.is_pass_hung = lambda: is_hung[0]  # type: ignore[method-assign]
+            services = [
+                replace(_service(name, node), on_hung=given_up.append) for name in (PREFILL, decode.SERVICE_NAME)
+            ]
+            running = asyncio.create_task(WorkerProcess(node, services).run())
+            async with await _channel_to(node) as channel:
+                await _until_serving(channel, decode.SERVICE_NAME)
+                is_hung[0] = True
+                await _until_serving(channel, decode.SERVICE_NAME, is_serving=False)
+                with pytest.raises(grpc.aio.AioRpcError, match="a pass hangs"):
+                    await _use(channel, (decode.SERVICE_NAME,))
+                is_hung[0] = False
+                await _until_serving(channel, decode.SERVICE_NAME)
+                await _use(channel, (decode.SERVICE_NAME,))
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+    assert [error.reason for error in given_up] == [ENGINE_HUNG] * 2
 
 
 async def _channel_to(node: WorkerNode) -> grpc.aio.Channel:

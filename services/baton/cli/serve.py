@@ -114,7 +114,7 @@ def load_service(role: str) -> Service:
         extra = "gateway" if role == "gateway" else "worker"
         raise ConfigurationError(f"role {role} cannot run here: {error}: {install_line(extra)}") from error
     name = "".join(part.capitalize() for part in role.split("-")) + "Settings"
-    run = getattr(host_module, f"serve_{role}" if role in _ENGINE_ROLES else "serve")
+    run = host_module.serve
     return Service(getattr(settings_module, name), cast(Callable[[BaseSettings], Awaitable[None]], run))
 
 

@@ -43,5 +43,6 @@ def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
         partial(service.add_DecodeServiceServicer_to_server, servicer),
         run=peers.run,
         on_peers=peers.update,
+        on_hung=servicer.give_up,
         on_drain=servicer.drain,
     )

@@ -67,6 +67,11 @@ class DecodeServicer(service.DecodeServiceServicer):
         finally:
             self._calls.discard(call)
 
+    def give_up(self, error: BatonError) -> None:
+        """End all streams with an error that has their gateways go on elsewhere."""
+        for call in self._calls:
+            call.give_up(error)
+
     def drain(self) -> None:
         """Let calls end after their last stream: their gateways keep them open for more."""
         for call in self._calls:
@@ -115,6 +120,11 @@ class GatewayCall:
         """End after the last stream."""
         self._is_ending = True
         self._has_news.set()
+
+    def give_up(self, error: BatonError) -> None:
+        """End all streams with an error."""
+        for stream in list(self._streams.values()):
+            stream.give_up(error)
 
     def open_batch(self) -> ResponseBatch:
         """Return the batch that is gathering; it is written once this turn of the event loop is over."""
@@ -209,10 +219,18 @@ class _GatewayStream:
 
     def cancel(self) -> None:
         """End without an answer."""
+        self._drop()
+        self._span.end(grpc.StatusCode.CANCELLED)
+
+    def give_up(self, error: BatonError) -> None:
+        """End with an error, whatever the engine does."""
+        self._drop()
+        self.failed(error)
+
+    def _drop(self) -> None:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.close()
-        self._span.end(grpc.StatusCode.CANCELLED)
 
     def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
         self._call.open_batch().add_prompt(self._id, position, tokens)

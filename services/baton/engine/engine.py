@@ -207,6 +207,10 @@ class Engine:
         """Return what the engine was doing a moment ago. Callable from any thread."""
         return self._load
 
+    def is_pass_hung(self) -> bool:
+        """Return whether the pass that is computed takes much longer than predicted. Callable from any thread."""
+        return self._pipeline.timer.is_hung()
+
     def _run(self) -> None:
         try:
             while self._take_commands():

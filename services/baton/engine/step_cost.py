@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ _MAX_SURPRISE = 4.0
 """A pass counts as at most this many times what is usual: a pause of the machine says nothing of passes."""
 _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
+HUNG_FACTOR = 4.0
+"""A pass that takes so many times what is predicted hangs, if passes of late took what was predicted."""
+_LEAST_PASSES = 4
+"""Passes of a kind and size after which one is judged: kernels are compiled, and graphs captured, in the first ones."""
 
 
 class StepWork(NamedTuple):
@@ -76,6 +81,7 @@ class StepCostModel:
         self._moments: dict[bool, _Moments] = {}
         self._cost: StepCost | None = None
         self._is_stale = False
+        self._num_passes = Counter[_Size]()
 
     @property
     def cost(self) -> StepCost | None:
@@ -96,8 +102,30 @@ class StepCostModel:
         if seconds <= 0.0:
             return
         moments = self._moments.setdefault(has_prompts, _Moments())
-        moments.add(work, min(seconds, _MAX_SURPRISE * moments.usual_seconds(work)))
+        usual_seconds = moments.usual_seconds(work)
+        moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
+        moments.add(work, min(seconds, _MAX_SURPRISE * usual_seconds))
+        self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
+
+    def longest_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
+        """Return the time after which a pass is taken for hung, whatever the machine does besides.
+
+        That is `HUNG_FACTOR` times what is predicted, times how much longer than usual a pass took of late; infinity
+        where too few of its kind and size, by powers of two, have been measured to predict it.
+        """
+        cost = self.cost
+        if cost is None or self._num_passes[_size_of(work, has_prompts=has_prompts)] < _LEAST_PASSES:
+            return math.inf
+        moments = self._moments[has_prompts]
+        return HUNG_FACTOR * moments.surprise * max(cost.seconds(work), moments.usual_seconds(work))
+
+
+_Size = tuple[bool, int, int]
+
+
+def _size_of(work: StepWork, *, has_prompts: bool) -> _Size:
+    return has_prompts, work.num_tokens.bit_length(), int(work.num_pairs).bit_length()
 
 
 class _Moments:
@@ -106,6 +134,7 @@ class _Moments:
     def __init__(self) -> None:
         self.passes = self.tokens = self.pairs = self.seconds = 0.0
         self.tokens_tokens = self.tokens_pairs = self.pairs_pairs = self.tokens_seconds = self.pairs_seconds = 0.0
+        self.surprise = 1.0  # how many times its usual time a pass took of late
 
     def usual_seconds(self, work: StepWork) -> float:
         """Return the mean time of a pass, more in proportion if this one is larger than the mean."""

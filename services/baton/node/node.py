@@ -44,6 +44,8 @@ from baton.wire.node_roles import role_to_proto
 
 log = logging.getLogger(__name__)
 
+ENGINE_HUNG = "ENGINE_HUNG"
+"""Reason of requests that a node gives up because the pass that computes them does not end."""
 REPORT_SECONDS = 0.5
 """Longest time between two load reports; a router may ask for more of them."""
 
@@ -76,7 +78,7 @@ class WorkerNode:
         self._place = place
         self.node_id = ""
         self.is_draining = False
-        self._is_paused = False
+        self._is_paused = self._is_hung = False
         self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
         self._role = role
         self._loop = asyncio.get_running_loop()
@@ -117,12 +119,24 @@ class WorkerNode:
             raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
         if self._is_paused:
             raise UnavailableError(f"node {self.node_id} rests: its machine is about to sleep", reason="DRAINING")
+        if self._is_hung:
+            raise self.hung_error()
 
     def set_paused(self, *, is_paused: bool) -> None:
         """Take no new work, or take it again, and tell the routers."""
         self._is_paused = is_paused
         if self._registrations is not None:
             self._registrations.report_load()
+
+    def set_hung(self, *, is_hung: bool) -> None:
+        """Take no new work while a pass hangs, and tell the routers."""
+        self._is_hung = is_hung
+        if self._registrations is not None:
+            self._registrations.report_load()
+
+    def hung_error(self) -> UnavailableError:
+        """Return what requests are told whose engine hangs."""
+        return UnavailableError(f"a pass hangs on node {self.node_id}", reason=ENGINE_HUNG)
 
     def load(self) -> EngineLoad:
         """Return what the engine is doing."""
@@ -206,7 +220,7 @@ class WorkerNode:
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
             self.engine.load(),
-            is_draining=self.is_draining or self._is_paused,
+            is_draining=self.is_draining or self._is_paused or self._is_hung,
             accepted_placement_ids=accepted_placement_ids,
             system=self.monitor.latest,
         )

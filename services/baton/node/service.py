@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from baton.errors import BatonError
 from baton.kv_transport.kv_services import FastServer
 from baton.node.cluster.registration import Peers
 
@@ -30,5 +31,7 @@ class NodeService:
     """Does its work beside the calls, until cancelled."""
     on_peers: Callable[[Peers], None] = lambda _peers: None
     """Called when the other nodes of the model change."""
+    on_hung: Callable[[BatonError], None] = lambda _error: None
+    """Called when a pass hangs, with what is told to whom waits: it goes on elsewhere."""
     on_drain: Callable[[], None] = lambda: None
     """Called when no new work is accepted any more."""

@@ -209,7 +209,7 @@ class NodeHealthSettings(ServiceSettings):
 
     stuck_seconds: float = Field(default=30.0, gt=0)
     """An engine that stands still for longer makes the node not ready, ten times that its process not healthy; above
-    the time of the longest pass."""
+    the time of the longest pass that cannot be predicted yet: others are judged by that."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal."""
 

@@ -55,7 +55,8 @@ class Prefiller:
         self._layout = layout = node.runner.info.layout
         self._layer_token_bytes = max(spec.num_token_elements for spec in layout.layers) * layout.dtype.num_bytes
         """One position in the largest layer."""
-        self._streams = AttemptStreams()
+        self.streams = AttemptStreams()
+        """Those that run."""
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="kv-wire")
 
     async def compile(self, request: prefill_service_pb2.PrefillRequest) -> PromptSampling:
@@ -116,7 +117,7 @@ class Prefiller:
             messages.close()
             put(Failed(error))
 
-        with self._streams.running(request, end):
+        with self.streams.running(request, end):
             self._node.engine.submit(engine_request, put if layout.is_wire_lossless else packer.put_event)
             try:
                 yield messages
@@ -225,6 +226,11 @@ class AttemptStreams:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, int], _Running] = {}
+
+    def end_all(self, error: BatonError) -> None:
+        """End those that run."""
+        for each in list(self._running.values()):
+            each.end(error)
 
     @contextmanager
     def running(self, request: prefill_service_pb2.PrefillRequest, end: Callable[[BatonError], None]) -> Iterator[None]:

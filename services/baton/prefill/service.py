@@ -18,4 +18,9 @@ def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
     prefiller = Prefiller(node, node.budgets["max_outbox_bytes"], node.budgets[LONE_PROMPT])
     handler = FastPrefill(prefiller)
     fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
-    return NodeService(PREFILL_SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)), fast=fast)
+    return NodeService(
+        PREFILL_SERVICE_NAME,
+        partial(add_prefill_service, PrefillServicer(prefiller)),
+        fast=fast,
+        on_hung=prefiller.streams.end_all,
+    )

@@ -1,4 +1,8 @@
-"""Watches whether a node's engine makes progress, which gRPC health and with it the pod's probes report."""
+"""Watches whether a node's engine makes progress, which gRPC health and with it the pod's probes report.
+
+A hung pass is found by what passes take here (`engine/step_cost.py`); what is not known yet, and whatever else an
+engine's thread may be stuck in, by a bound that is set.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ log = logging.getLogger(__name__)
 LOST_FACTOR = 10.0
 """An engine that stands still for so many times the bound is taken for lost: only a new process helps."""
 _LOOKS_PER_BOUND = 6
+_PASS_LOOK_SECONDS = 0.25
 
 
 class EngineHealth(Enum):
@@ -88,3 +93,29 @@ class EngineWatch:
 
     def _answer(self) -> None:
         self._is_asked = False
+
+
+async def watch_passes(
+    is_hung: Callable[[], bool],
+    on_change: Callable[[bool], None],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Tell when a pass begins to hang and when that is over, for ever.
+
+    Two looks in a row must find it: a process that was itself stopped has not waited for its pass.
+
+    Args:
+        is_hung: Whether the pass that is computed takes longer than any that ends (`Engine.is_pass_hung`).
+        on_change: Told.
+        sleep: Waits.
+    """
+    was_hung = is_told = False
+    while True:
+        await sleep(_PASS_LOOK_SECONDS)
+        found = is_hung()
+        if is_told != (found and was_hung):
+            is_told = not is_told
+            log.log(logging.WARNING if is_told else logging.INFO, "pass_hung" if is_told else "pass_ended")
+            on_change(is_told)
+        was_hung = found

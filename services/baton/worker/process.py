@@ -22,41 +22,24 @@ from baton.node.sensors.memory import open_pressure, watch_pressure
 from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
+from baton.rpc.limits import OF_WORKERS
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.worker.engine_watch import EngineHealth, EngineWatch
+from baton.worker.engine_watch import EngineHealth, EngineWatch, watch_passes
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer
-from baton.worker.settings import WorkerSettings
 
 
-async def serve_prefill(settings: PrefillSettings) -> None:
-    """Load the model and serve prefills until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
-    """
-    node = await load_node(settings, "prefill")
-    await WorkerProcess(node, [prefill_service(node, settings)]).run()
-
-
-async def serve_decode(settings: DecodeSettings) -> None:
-    """Load the model and serve generations until SIGTERM or SIGINT, then drain.
+async def serve(settings: PrefillSettings | DecodeSettings) -> None:
+    """Load the model and serve prefills, generations or, by settings of both, both until SIGTERM or SIGINT; then drain.
 
     Raises:
         ConfigurationError: If the model cannot be loaded or an address cannot be bound.
     """
-    node = await load_node(settings, "decode")
-    await WorkerProcess(node, [decode_service(node, settings)]).run()
-
-
-async def serve_worker(settings: WorkerSettings) -> None:
-    """Load the model and serve generations, and prefills for others, on one engine until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
-    """
-    node = await load_node(settings, "worker")
-    await WorkerProcess(node, [prefill_service(node, settings), decode_service(node, settings)]).run()
+    prefills, decodes = isinstance(settings, PrefillSettings), isinstance(settings, DecodeSettings)
+    node = await load_node(settings, "worker" if prefills and decodes else "prefill" if prefills else "decode")
+    services = [prefill_service(node, settings)] if isinstance(settings, PrefillSettings) else []
+    services += [decode_service(node, settings)] if isinstance(settings, DecodeSettings) else []
+    await WorkerProcess(node, services).run()
 
 
 class WorkerProcess:
@@ -73,12 +56,12 @@ class WorkerProcess:
         self._node = node
         self._services = services
         self._fast = next((service.fast for service in services if service.fast is not None), None)
-        self._server = GrpcServer(host_port(node.settings.host, node.settings.port))
+        self._server = GrpcServer(host_port(node.settings.host, node.settings.port), limits=OF_WORKERS)
         for service in services:
             self._server.add(service.name, service.register)
         self._server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
         self._health = EngineHealth.MOVES
-        self._is_accepted = False
+        self._is_accepted = self._is_hung = False
         pausing = PausingServicer(node)
         self._server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
 
@@ -97,7 +80,7 @@ class WorkerProcess:
         except ConfigurationError:
             await self._server.drain(0)  # its destructor would otherwise write below the error
             raise
-        await self._tell_health()
+        self._tell_health()
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(work) for work in self._work()]
             try:
@@ -115,6 +98,7 @@ class WorkerProcess:
             *(service.run() for service in self._services),
             *self._node.work(),
             EngineWatch(engine.call, engine.load, self._node.settings.stuck_seconds).run(self._note_health),
+            watch_passes(engine.is_pass_hung, self._note_hung),
             self._join(),
             watch_pressure(open_pressure(), engine.spare_memory),
         )
@@ -131,14 +115,21 @@ class WorkerProcess:
         """
         await self._node.registration.accepted.wait()
         self._is_accepted = True
-        await self._tell_health()
+        self._tell_health()
 
     async def _note_health(self, health: EngineHealth) -> None:
         self._health = health
-        await self._tell_health()
+        self._tell_health()
 
-    async def _tell_health(self) -> None:
-        is_serving = self._is_accepted and self._health is EngineHealth.MOVES
+    def _note_hung(self, is_hung: bool) -> None:
+        self._is_hung = is_hung
+        self._node.set_hung(is_hung=is_hung)
+        for service in self._services if is_hung else ():
+            service.on_hung(self._node.hung_error())
+        self._tell_health()
+
+    def _tell_health(self) -> None:
+        is_serving = self._is_accepted and not self._is_hung and self._health is EngineHealth.MOVES
         self._server.set_serving(is_serving, is_alive=self._health is not EngineHealth.LOST)
 
     async def _wait_for_end(self) -> None:

@@ -1,4 +1,4 @@
-"""Judges passes: whether the device still computes.
+"""Judges passes: whether the device still computes, and comes to an end.
 
 Passes that give nothing are only a suspicion: a request may be what makes them fail, and whoever sends it could end
 one node after the other. The verdict is that of a pass of the engine's own, in which no request has a part.
@@ -7,9 +7,10 @@ one node after the other. The verdict is that of a pass of the engine's own, in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from baton.engine.runners.base import NOT_FINITE, Runner, Span
+from baton.engine.scheduling.step import Step
 from baton.errors import NonFiniteLogitsError
 from baton.kv.pool import BlockPool
 
@@ -20,6 +21,40 @@ MAX_FAILED_PASSES = 16
 quick, and would draw all requests."""
 
 _EXAMINED_TOKEN_ID = 0
+
+
+LEAST_HUNG_SECONDS = 2.0
+"""No pass is taken for hung before: machines pause for other reasons."""
+
+
+class PassTimer:
+    """Times the pass that is computed. The engine's thread begins and ends it, any thread may ask.
+
+    Args:
+        longest_seconds: Returns the time after which a pass is taken for hung; asked while the engine's thread waits.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, longest_seconds: Callable[[Step], float], clock: Callable[[], float]) -> None:
+        self._longest_seconds = longest_seconds
+        self._clock = clock
+        self._timed: tuple[Step, float] | None = None
+
+    def begin(self, step: Step, began: float) -> None:
+        """Time a pass that the device could begin at a moment of the clock."""
+        self._timed = step, began
+
+    def end(self) -> None:
+        """Take note that it is over, or has failed."""
+        self._timed = None
+
+    def is_hung(self) -> bool:
+        """Return whether the pass takes longer than any that ends."""
+        if (timed := self._timed) is None:
+            return False
+        step, began = timed
+        seconds = self._clock() - began
+        return seconds > LEAST_HUNG_SECONDS and seconds > self._longest_seconds(step) and self._timed is timed
 
 
 class PassHealth:

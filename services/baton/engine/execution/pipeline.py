@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.engine.events import PromptScored
-from baton.engine.execution.health import PassHealth
+from baton.engine.execution.health import PassHealth, PassTimer
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
@@ -62,10 +62,8 @@ class Pipeline:
         await_command: Callable[[float], bool],
         is_gap_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.num_steps = 0
-        self.pass_seconds = 0.0  # of the last one
-        self.reading = MoveRate()
-        """Rate of handing out cached KV."""
+        self.num_steps, self.pass_seconds = 0, 0.0  # of the last one
+        self.reading = MoveRate()  # of handing out cached KV
         self._runner = runner
         self._scheduler = scheduler
         self._registry = registry
@@ -74,10 +72,10 @@ class Pipeline:
         self._await_command = await_command
         self._is_gap_wanted = is_gap_wanted
         self._health = PassHealth(runner, scheduler.pool)
+        self.timer = PassTimer(scheduler.longest_seconds, clock)
         self._in_flight: Pass | None = None
-        self._free_since = 0.0
+        self._free_since = self._rested_seconds = 0.0
         self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
-        self._rested_seconds = 0.0
 
     @property
     def is_in_flight(self) -> bool:
@@ -158,6 +156,7 @@ class Pipeline:
             self._hand_out_cached(step)
             if self._in_flight is None:
                 self._free_since = self._clock()
+                self.timer.begin(step, self._free_since)
             launched = launch(self._runner, step, choice, self._in_flight)
         except Exception as error:  # the edge of the pass's work
             self._fail(step, error)
@@ -188,6 +187,7 @@ class Pipeline:
     def _settle(self, launched: Pass, index: int) -> None:
         """Wait for a step of what was launched, and process what it brings."""
         began = self._clock()
+        self.timer.begin(launched.step, self._free_since)
         try:
             result = collect(launched, index)
         except Exception as error:  # the edge of the pass's work
@@ -196,6 +196,7 @@ class Pipeline:
             if behind is not None and behind is not launched:
                 self._scheduler.undo(behind.step)
             return
+        self.timer.end()
         now = self._clock()
         self.pass_seconds = now - self._free_since
         self._scheduler.note_pass(launched.step, self.pass_seconds)
@@ -228,6 +229,7 @@ class Pipeline:
 
     def _fail(self, step: Step, error: Exception) -> None:
         """Fail the requests of a pass, and take back what it gave to the prefix cache."""
+        self.timer.end()
         with self._registry.failing(*step.members):
             raise error
         self._scheduler.undo(step)

@@ -16,6 +16,7 @@ other, whatever shared a pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
@@ -166,6 +167,10 @@ class Scheduler:
                 self.offload.note_pass(seconds)
         if step.has_unanswered:
             attribute(step, seconds, self._pair_weight)
+
+    def longest_seconds(self, step: Step) -> float:
+        """Return the time after which a pass is taken for hung; infinity: it cannot be told yet."""
+        return self._costs.longest_seconds(step.work, has_prompts=step.num_prompts > 0) if step.spans else math.inf
 
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
