@@ -45,6 +45,7 @@ class Cluster:
         prefill: Engine of each prefill node.
         decode: Engine of each decode node.
         worker: Engine of each node that does both.
+        routers: How many; those after the first are named router-1, ...
         settings: Further settings by role or process name, each a mapping from field name to value.
     """
 
@@ -55,10 +56,11 @@ class Cluster:
         prefill: Sequence[EngineName] = ("torch",),
         decode: Sequence[EngineName] = ("torch",),
         worker: Sequence[EngineName] = (),
+        routers: int = 1,
         settings: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="baton-cluster-")
-        plan = ClusterPlan(model_dir, prefill, decode, worker, settings or {}, Path(self._folder.name))
+        plan = ClusterPlan(model_dir, prefill, decode, worker, settings or {}, Path(self._folder.name), routers)
         self.node_names = tuple(plan.engines)
         """Of all nodes."""
         self.processes = plan.processes()

@@ -50,6 +50,8 @@ class ClusterPlan:
     """Settings by role or process name; win over the defaults."""
     folder: Path
     """Where logs go."""
+    routers: int = 1
+    """Routers; those after the first are named router-1, ..."""
 
     @cached_property
     def engines(self) -> Mapping[str, EngineName]:
@@ -63,13 +65,18 @@ class ClusterPlan:
     @cached_property
     def ports(self) -> Mapping[str, int]:
         """Port of each process's gRPC server by name, and "http"."""
-        return free_ports(("http", "gateway", "router", "cache-index", *self.engines))
+        return free_ports(("http", "gateway", *self.router_names, "cache-index", *self.engines))
+
+    @property
+    def router_names(self) -> tuple[str, ...]:
+        """Names of the routers."""
+        return ("router", *(f"router-{index}" for index in range(1, self.routers)))
 
     def processes(self) -> dict[str, ServedProcess]:
         """Return all processes by name, in the order of their start."""
         return {
             "cache-index": self._process("cache-index", "cache-index", self._listening("cache-index")),
-            "router": self._process("router", "router", self._router_settings()),
+            **{name: self._process(name, "router", self._router_settings(name)) for name in self.router_names},
             **{name: self._worker(name, engine) for name, engine in self.engines.items()},
             "gateway": self._process("gateway", "gateway", self._gateway_settings()),
         }
@@ -78,7 +85,7 @@ class ClusterPlan:
         settings = {
             **self._listening(name),
             "node_id": name,
-            "router_address": self._address("router"),
+            "router_address": ",".join(map(self._address, self.router_names)),
             "cache_index_address": self._address("cache-index"),
             "engine": engine,
             "model_dir": str(self.model_dir),
@@ -93,14 +100,14 @@ class ClusterPlan:
         variables = {**(environment or {}), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return ServedProcess(name, role, merged, variables, self.folder / f"{name}.log")
 
-    def _router_settings(self) -> Mapping[str, str]:
-        return {**self._listening("router"), "cache_index_address": self._address("cache-index")}
+    def _router_settings(self, name: str) -> Mapping[str, str]:
+        return {**self._listening(name), "cache_index_address": self._address("cache-index")}
 
     def _gateway_settings(self) -> Mapping[str, str]:
         return {
             "model_dir": str(self.model_dir),
             "model_name": MODEL_NAME,
-            "router_address": self._address("router"),
+            "router_address": ",".join(map(self._address, self.router_names)),
             "http_host": HOST,
             "http_port": str(self.ports["http"]),
             "grpc_host": HOST,

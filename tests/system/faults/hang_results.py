@@ -1,0 +1,46 @@
+"""What the suite of hangs measured: bench/results/hangs.json, and a table of it for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.results_file import describe_machine, write_results
+
+_PATH = Path(__file__).parents[3] / "bench/results/hangs.json"
+_COLUMNS = {
+    "errors": "errors",
+    "lost": "lost",
+    "wrong": "wrong",
+    "doubled": "doubled",
+    "detected_seconds": "detected, s",
+    "replay_seconds": "replay, s",
+    "predicted_replay_seconds": "predicted, s",
+    "worst_gap_seconds": "worst gap, s",
+    "late_seconds": "new requests, s",
+    "freed_seconds": "freed, s",
+    "verdicts": "verdicts",
+}
+
+
+def keep(cell: str, rows: Sequence[Mapping[str, float]], *, has_passed: bool) -> None:
+    """Put a cell's rounds into the file, in place of what was there of it."""
+    machine = describe_machine()
+    known: Mapping[str, Any] = json.loads(_PATH.read_text("utf-8")) if _PATH.exists() else {}
+    about = {key: machine[key] for key in ("time", "commit", "is_modified", "load_average")}
+    cells = {**known.get("cells", {}), cell: {**about, "passed": has_passed, "rounds": list(rows)}}
+    cells = dict(sorted(cells.items()))
+    write_results(_PATH, {"machine": {key: machine[key] for key in ("platform", "processor", "cores")}, "cells": cells})
+    _PATH.with_suffix(".md").write_text(_table(cells), "utf-8")
+
+
+def _table(cells: Mapping[str, Any]) -> str:
+    lines = [f"| cell | passed | {' | '.join(_COLUMNS.values())} | load | commit |", "|---|---|" + "---:|" * 13]
+    for name, cell in cells.items():
+        worst = [max(row.get(key, 0.0) for row in cell["rounds"]) for key in _COLUMNS]
+        shown = " | ".join(f"{value:.2f}" if isinstance(value, float) else str(value) for value in worst)
+        passed, load = "yes" if cell["passed"] else "no", cell["load_average"][0]
+        lines.append(f"| {name} | {passed} | {shown} | {load:.0f} | {cell['commit'][:7]} |")
+    return "\n".join([*lines, ""])
