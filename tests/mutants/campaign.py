@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ _SLOW_FACTOR = 4.0
 _LEAST_TEST_SECONDS = 20
 """A test may take, whatever it took when it was watched."""
 _WATCH_SECONDS = 1800.0
-_MOST_TESTS = 400
+_MOST_SECONDS = 40.0
+"""Of the tests of a mutant, watched: the fastest that fit are asked."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Workshop:
         try:
             _write(module, mutant.applied_to(source))
             caught_by = self._first_failure(covering) if covering else ""
+            if not covering and AREAS[area].process_tests:
+                caught_by = self._first_failure_of(AREAS[area].process_tests, MUTANT_SECONDS)
         finally:
             _write(module, source)
         return Verdict(mutant, area, caught_by, len(covering), time.monotonic() - started)
@@ -119,9 +123,11 @@ class Workshop:
     def _first_failure(self, tests: Sequence[WatchedTest]) -> str:
         total = sum(test.seconds for test in tests)
         each = max(_LEAST_TEST_SECONDS, int(_SLOW_FACTOR * max(test.seconds for test in tests)))
-        options = ["-x", "-rfE", f"--timeout={each}"]
         names = self._named([test.node_id for test in tests])
-        output, status = self.run_pytest([*options, *names], min(MUTANT_SECONDS, 30 + _SLOW_FACTOR * total))
+        return self._first_failure_of([f"--timeout={each}", *names], min(MUTANT_SECONDS, 30 + _SLOW_FACTOR * total))
+
+    def _first_failure_of(self, arguments: Sequence[str], timeout_seconds: float) -> str:
+        output, status = self.run_pytest(["-x", "-rfE", *arguments], timeout_seconds)
         if status is None:
             return "time"
         if status == 0:
@@ -177,7 +183,12 @@ def covering_tests(mutant: Mutant, tests: Sequence[WatchedTest]) -> list[Watched
     here = [test for test in tests if mutant.path in test.lines]
     covering = [test for test in here if not test.lines[mutant.path].isdisjoint(wanted)]
     is_on_load = not any(part[:1].islower() or part[:1] == "_" for part in mutant.function.split("."))
-    return (covering or here if is_on_load else covering)[:_MOST_TESTS]
+    chosen = covering or here if is_on_load else covering
+    return [
+        test
+        for test, total in zip(chosen, accumulate(test.seconds for test in chosen), strict=True)
+        if total < _MOST_SECONDS
+    ]
 
 
 def _failures_in(output: str) -> list[str]:

@@ -32,3 +32,19 @@ def test_a_frame_without_room_enters_when_the_first_has_landed() -> None:
         return is_held, await waiting
 
     assert asyncio.run(asyncio.wait_for(enter_beyond_room(), 5)) == (True, True)
+
+
+def test_what_has_landed_is_given_back_once() -> None:
+    """With the rest at the end: credit that is given back twice would let in more than there is memory for."""
+
+    async def credit() -> tuple[int, int]:
+        budget = usual_budget()
+        window = FrameWindow(budget)
+        for num_bytes in (1000, 200, 30):
+            await window.enter(num_bytes)
+        window.landed()
+        left = budget.num_bytes
+        window.close()
+        return left, budget.num_bytes
+
+    assert asyncio.run(credit()) == (230, 0)
