@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,11 +26,3 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def name_axes(axes: Any, x_name: str, y_name: str, bound: float | None = None) -> None:
-    """Name both axes, draw a grid, and a dotted line where values shall end."""
-    axes.set(xlabel=x_name, ylabel=y_name)
-    axes.grid(alpha=0.3)
-    if bound is not None:
-        axes.axhline(bound, color="0.2", linestyle=":")

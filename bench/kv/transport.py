@@ -15,9 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.plots import new_figure
 from bench.processes import Child, ChildFailedError, running_child
 from bench.results_file import describe_machine, write_results
 
@@ -53,7 +51,7 @@ class Sample:
 
 
 def main() -> None:
-    """Measure, print the table, write samples and picture."""
+    """Measure, print the table, write the samples."""
     options = _options()
     contenders = list(_contenders())
     samples: dict[str, list[Sample]] = {}
@@ -80,7 +78,6 @@ def main() -> None:
             "failures": failures,
         }
         write_results(options.out, document)
-        draw_transports(rows, options.out.with_suffix(".png"))
 
 
 def measure(contender: Contender, num_frames: int, frame_bytes: int) -> Sample:
@@ -139,7 +136,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--num-frames", type=int, default=2048, help="frames of a transfer; 256 fill the memory once")
     parser.add_argument("--frame-bytes", type=int, default=1 << 20, help="payload of a frame; divides 64 MiB")
-    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is put beside it")
+    parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser.parse_args()
 
 
@@ -158,29 +155,6 @@ def _running(command: Sequence[str]) -> AbstractContextManager[Child]:
 
 def _cpu(sample: Sample) -> float:
     return sample.send_cpu_seconds + sample.receive_cpu_seconds
-
-
-def draw_transports(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw medians, and each sample of the rate as a dot."""
-    figure = new_figure(10, 0.6 * len(rows) + 1.6)
-    left, right = figure.subplots(1, 2, sharey=True)
-    names = [row["name"] for row in rows]
-    left.barh(names, [row["gigabytes_per_second"] for row in rows], color="C0", alpha=0.6)
-    for name, row in zip(names, rows, strict=True):
-        rates = [sample["gigabytes_per_second"] for sample in row["samples"]]
-        left.plot(rates, [name] * len(rates), "k.", markersize=4)
-    left.set_xlabel("GB/s, median and samples")
-    send = [row["send_cpu_seconds"] for row in rows]
-    right.barh(names, send, color="C1", alpha=0.7, label="sender")
-    receive = [row["receive_cpu_seconds"] for row in rows]
-    right.barh(names, receive, left=send, color="C2", alpha=0.7, label="receiver")
-    right.set_xlabel("CPU seconds per GB, medians")
-    right.legend()
-    left.invert_yaxis()
-    for axes in (left, right):
-        axes.grid(axis="x", alpha=0.3)
-    figure.suptitle("KV frames over loopback, landed and compared")
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

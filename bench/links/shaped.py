@@ -12,7 +12,7 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from bench.links.shaped_cluster import Cluster, NotRemoteError, shaped_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
 from bench.local_cluster import NodeTable, mock_node, real_node
 from bench.options import at_least, list_of, positive
-from bench.plots import name_axes, new_figure
 from bench.results_file import describe_machine, write_results
 
 _SPARK, _ULTRA = mock_node("prefill", "dgx-spark", 1), mock_node("decode", "m3-ultra", 1)
@@ -31,11 +30,6 @@ _WARM_TOKENS = 512
 """Prompt before those that count: connections are opened, and the router learns how long outputs are."""
 _MAX_ATTEMPTS = 3
 """Of one prompt: on a machine with other work a stream may break off, and what took its place is no sample."""
-_LINES = (
-    ("blob_seconds", "sent when all is computed", {"linestyle": "--", "marker": ".", "color": "C3"}),
-    ("start_seconds", "streamed by layers, measured", {"linestyle": "-", "marker": "o", "color": "C0"}),
-    ("bound_seconds", "max(compute, wire) + one group", {"linestyle": ":", "color": "0.2"}),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +130,13 @@ def main() -> None:
     parser.add_argument("--rates", type=list_of(positive), default="1,5,10", help="Gb/s, separated by commas")
     parser.add_argument("--repeat", type=at_least(1), default=3, help="prompts per row; all rows take a minute with 1")
     parser.add_argument("--max-tokens", type=int, default=8192, help="longest prompt")
-    parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
+    parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     with shaped_link() as link:
         rows = list(_measure_links(link, options))
         table = list(_measure_table(link, options)) if options.max_tokens >= _TABLE_TOKENS else []
     if options.out:
         documents = [row.document() for row in rows]
-        draw_shaped(documents, options.out.with_suffix(".png"))
         machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
         write_results(options.out, {"machine": machine, "rows": documents, "table": table})
 
@@ -216,29 +209,6 @@ def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_o
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,
     )
-
-
-def draw_shaped(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw a grid: a row per pair of nodes, a column per link."""
-    pairs = list(dict.fromkeys(row["pair"] for row in rows))
-    rates = list(dict.fromkeys(row["link_bits_per_second"] for row in rows))
-    figure = new_figure(4 * len(rates), 3.4 * len(pairs))
-    grid = figure.subplots(len(pairs), len(rates), squeeze=False)
-    for axes_row, pair in zip(grid, pairs, strict=True):
-        for axes, rate in zip(axes_row, rates, strict=True):
-            chosen = [row for row in rows if (row["pair"], row["link_bits_per_second"]) == (pair, rate)]
-            _draw_link(axes, chosen, f"{pair}\n{rate / 1e9:g} Gb/s")
-    grid[0][0].legend(fontsize=8)
-    figure.savefig(path)
-
-
-def _draw_link(axes: Any, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    lengths = [row["num_prompt_tokens"] for row in rows]
-    for name, label, style in _LINES:
-        axes.plot(lengths, [row[name] for row in rows], label=label, **style)
-    axes.set_title(title, fontsize=9)
-    name_axes(axes, "prompt, tokens", "until decoding begins, s")
-    axes.set_ylim(bottom=0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from bench.load.deployment import DEPLOYMENTS, Pair
 from bench.load.measure import Load, Turns, measure_loads
-from bench.load.plot import draw_load
 from bench.load.row import HEAD, MIN_SHARE_OF_BEST, Row, compare_deployments, line
 from bench.local_cluster import DEMO_MODEL
 from bench.options import at_least, engine_pair, list_of, positive, say
@@ -141,7 +140,6 @@ def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
     compared = compare_deployments(rows)
     write_results(options.out, {**head, "compared": compared, "rows": [row.document() for row in rows]})
-    draw_load(rows, options.out.with_suffix(".png"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -162,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host-rate", type=positive, help=_HOST_RATE_HELP)
     parser.add_argument("--at-once", type=at_least(1), default=1, help="pairs that are loaded at once (%(default)s)")
     parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
-    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
+    parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser
 
 

@@ -24,7 +24,6 @@ from bench.load.deployment import Pair, read_facts
 from bench.local_cluster import DEMO_MODEL, Endpoints
 from bench.options import at_least, list_of, positive
 from bench.overload.drive import Question, drive, saturate
-from bench.overload.plot import draw_overload
 from bench.overload.policies import Policy, policy, running
 from bench.overload.row import HEAD, MAX_TTFT_RATIO, Row, faults, line, quantile
 from bench.results_file import describe_machine, write_results
@@ -164,7 +163,6 @@ def _write(options: argparse.Namespace, rows: Sequence[Row], capacity: float, le
     found = {"capacity_per_second": capacity, "service_level": asdict(level)}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
     write_results(options.out, {**head, **found, "rows": [row.document() for row in rows]})
-    draw_overload(rows, options.out.with_suffix(".png"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -193,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         help="all policies at once, on nodes of their own; the flood beside its like",
     )
     parser.add_argument("--no-fairness", action="store_true", help="leave out the flood of one tenant")
-    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
+    parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser
 
 

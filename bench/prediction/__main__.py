@@ -24,7 +24,7 @@ from bench.node_rates import capacity_per_second, rates_of
 from bench.options import at_least, engine_pair, existing_file, list_of, positive, say
 from bench.prediction.client import PredictionClient, Request
 from bench.prediction.ratios import Spread, identical_spreads
-from bench.prediction.report import LoadReport, draw_prediction
+from bench.prediction.report import LoadReport
 from bench.prediction.sample import Sample
 from bench.results_file import describe_machine, write_results
 from bench.workloads.arrivals import replayed
@@ -151,7 +151,6 @@ def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadR
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings, "capacity_per_second": capacity}
     identical = {term: [values.p10, values.p50, values.p90] for term, values in reports[0].identical.items()}
     write_results(options.out, {**head, "identical": identical, "loads": [each.document() for each in reports]})
-    draw_prediction(reports, options.out.with_suffix(".png"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         default=("mock", "mock"),
         help="a real pair in place of the mocks, e.g. torch,mlx",
     )
-    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
+    parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser
 
 

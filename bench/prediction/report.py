@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.client.metrics import percentile
 from bench.host_cpu import BUSY_SHARE
-from bench.plots import new_figure
 from bench.prediction.ratios import LIMITS, Spread, sum_ratios, term_spreads
 from bench.prediction.regret import Regret, regrets
 from bench.prediction.sample import Sample
@@ -120,21 +118,6 @@ class LoadReport:
             told += f"  identical {_three(self.identical[term]) if term in self.identical else '-':>17}"
             told += f"  divided {_three(adjusted)}"
         return f"{told}  {verdict}"
-
-
-def draw_prediction(reports: Sequence[LoadReport], path: Path) -> None:
-    """Write a PNG of 1 or more loads: per term p10 to p90 of measured / estimated over the load, with the limits."""
-    figure = new_figure(12, 7)
-    for axes, (term, (low, high)) in zip(figure.subplots(2, 3).flat, LIMITS.items(), strict=True):
-        found = [(100 * report.load, report.spreads[term]) for report in reports if term in report.spreads]
-        for load, values in found:
-            axes.plot([load, load], [values.p10, values.p90], color="C0", linewidth=4, alpha=0.4)
-        axes.plot([load for load, _ in found], [values.p50 for _, values in found], "o-", color="C0")
-        axes.axhspan(low, high, color="C2", alpha=0.15)
-        axes.set(title=term, xlabel="% of capacity", ylabel="measured / estimated", yscale="log")
-        axes.grid(alpha=0.3, which="both")
-    figure.suptitle("Measured / estimated: p10 to p90, median; green: where they shall be")
-    figure.savefig(path)
 
 
 def _three(values: Spread) -> str:

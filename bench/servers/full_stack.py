@@ -20,20 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.plots import new_figure
 from bench.processes import ONE_THREAD, chat_request, free_port, running_server, wait_until_served
 from bench.results_file import describe_machine, write_results
 from bench.servers.stack_model import write_stack_model
 
 _SERVE = "from transformers.cli.transformers import main; main()"
 _MODEL = "model"
-_PARTS = (
-    ("output_tokens_per_second", "output tokens/s", 1.0),
-    ("ttft_p50", "time to first token, p50, s", 1.0),
-    ("tpot_p50", "time per output token, p50, ms", 1e3),
-)
-
-
 SHAPES = {
     "prefill-heavy": ("--dataset", "prefill-heavy"),
     "decode-heavy": ("--dataset", "decode-heavy"),
@@ -74,7 +66,6 @@ def main() -> None:
                         print(_line(rows[-1]), flush=True)
     if options.out:
         medians = _medians(rows)
-        draw_full_stack(medians, options.out.with_suffix(".png"))
         machine = {**describe_machine(), "requests": options.count, "rounds": options.repeat}
         write_results(options.out, {"machine": machine, "medians": medians, "rows": rows})
 
@@ -86,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=64, help="requests at once")
     parser.add_argument("--repeat", type=int, default=3, help="rounds")
     parser.add_argument("--servers", nargs="+", help="names of some of the servers only")
-    parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
+    parser.add_argument("--out", type=Path, help="JSON file")
     return parser
 
 
@@ -165,24 +156,6 @@ def _line(row: Mapping[str, Any]) -> str:
         for name, width in zip(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), (9, 8, 9, 8), strict=True)
     )
     return f"{row['shape']:15} {row['server']:22} {row['output_tokens_per_second']:8.1f} {times}"
-
-
-def draw_full_stack(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw a group of bars per shape and a bar per server, for each number."""
-    shapes = list(dict.fromkeys(row["shape"] for row in rows))
-    servers = list(dict.fromkeys(row["server"] for row in rows))
-    figure = new_figure(13, 4)
-    for axes, (name, title, factor) in zip(figure.subplots(1, len(_PARTS)), _PARTS, strict=True):
-        for number, server in enumerate(servers):
-            found = {row["shape"]: factor * row[name] for row in rows if row["server"] == server}
-            places = [index + 0.8 * (number + 0.5) / len(servers) - 0.4 for index in range(len(shapes))]
-            bars = axes.bar(places, [found.get(shape, 0.0) for shape in shapes], 0.8 / len(servers), label=server)
-            axes.bar_label(bars, fmt="%.3g", fontsize=6)
-        axes.set_xticks(range(len(shapes)), shapes, fontsize=8)
-        axes.set_title(title, fontsize=9)
-        axes.grid(axis="y", alpha=0.3)
-    figure.axes[0].legend(fontsize=7)
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

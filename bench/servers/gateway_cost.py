@@ -3,7 +3,7 @@
 baton bench gateway-cost [--dynamo-python PATH] [--quick] [--out bench/results/gateway_cost]
 
 Runs Baton with a mock engine, a direct gRPC connection to its decode node, and, where its Python is named, ai-dynamo
-with its mocker, turn by turn under the same load; writes OUT.json and OUT.png.
+with its mocker, turn by turn under the same load; writes OUT.json.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from bench.plots import new_figure
 from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
-from bench.servers.cost_sample import Sample, median_of, summary_lines
+from bench.servers.cost_sample import Sample, summary_lines
 from bench.servers.cost_stack import Stack, baton_stack, dynamo_stack
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
 from bench.servers.weightless_model import write_model
@@ -32,9 +30,6 @@ STEP_SECONDS = (0.02, 0.0)
 """Paced, and as fast as it goes."""
 _REQUESTS = {1: 10, 32: 4, 256: 3}
 """Requests per stream, by the number of streams: enough CPU time for clock ticks of 10 ms."""
-_PARTS = {"gateway": "tab:blue", "router": "tab:orange"}
-_SYSTEMS = {"direct": "tab:grey", "baton": "tab:blue", "dynamo": "tab:green"}
-_TIMES = {"ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "itl_p50": "ITL p50", "itl_p99": "ITL p99"}
 
 
 class Measurement:
@@ -114,7 +109,6 @@ def main() -> None:
     }
     out = Path(options.out)
     write_results(out.with_suffix(".json"), result)
-    draw(samples, out.with_suffix(".png"))
 
 
 def _parse() -> argparse.Namespace:
@@ -132,63 +126,6 @@ def _dynamo_version(python: str) -> str:
         return ""
     code = "import importlib.metadata; print(importlib.metadata.version('ai-dynamo'))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def draw(samples: Sequence[Sample], path: Path) -> None:
-    """Draw, for each step time and number of streams, CPU time per token by process, and times beside a direct call.
-
-    Every panel has an axis of its own from 0 on: what one stream costs and what one of 256 costs differ tenfold.
-    """
-    steps = list(dict.fromkeys(sample.step_seconds for sample in samples))
-    numbers = list(dict.fromkeys(sample.load.num_streams for sample in samples))
-    figure = new_figure(5.2 * len(numbers), 5.6 * len(steps))
-    panels = figure.subplots(2 * len(steps), len(numbers), squeeze=False)
-    for row, step_seconds in enumerate(steps):
-        title = f"{step_seconds * 1000:g} ms a step" if step_seconds else "unpaced"
-        for column, number in enumerate(numbers):
-            group = [one for one in samples if (one.step_seconds, one.load.num_streams) == (step_seconds, number)]
-            _draw_cost(panels[2 * row][column], group)
-            _draw_times(panels[2 * row + 1][column], group)
-            panels[2 * row][column].set_title(f"{number} stream{'s' if number > 1 else ''}, {title}")
-    figure.suptitle("What a streamed token costs outside the engine")
-    figure.savefig(path)
-
-
-def _draw_cost(axes: Any, samples: Sequence[Sample]) -> None:
-    systems = [system for system in _SYSTEMS if system != "direct" and any(one.system == system for one in samples)]
-    for position, system in enumerate(systems):
-        group = [sample for sample in samples if sample.system == system]
-        bottom = 0.0
-        for part, color in _PARTS.items():
-            if part in group[0].cpu_seconds:
-                height = median_of(group, "cpu", part)
-                axes.bar(position, height, bottom=bottom, color=color)
-                bottom += height
-        axes.text(position, bottom, f"{bottom:.0f}", ha="center", va="bottom", fontsize=9)
-    for part, color in _PARTS.items():
-        axes.bar(0, 0, color=color, label=part)
-    axes.set_xticks(range(len(systems)), [_name(system) for system in systems])
-    axes.set(ylabel="CPU microseconds per token")
-    axes.margins(y=0.12)
-    axes.legend(fontsize="small")
-
-
-def _draw_times(axes: Any, samples: Sequence[Sample]) -> None:
-    systems = [system for system in _SYSTEMS if any(sample.system == system for sample in samples)]
-    width = 0.8 / len(systems)
-    for number, system in enumerate(systems):
-        group = [sample for sample in samples if sample.system == system]
-        values = [1000 * median_of(group, f"{name}_seconds") for name in _TIMES]
-        places = [index + (number - (len(systems) - 1) / 2) * width for index in range(len(_TIMES))]
-        bars = axes.bar(places, values, width, color=_SYSTEMS[system], label=_name(system))
-        axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    axes.set_xticks(range(len(_TIMES)), list(_TIMES.values()))
-    axes.set(ylabel="milliseconds")
-    axes.legend(fontsize="small")
-
-
-def _name(system: str) -> str:
-    return {"direct": "direct gRPC", "dynamo": "dynamo (router inside)"}.get(system, system)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a decision costs the router's thread, by nodes; tests/capacity asserts that it is the reference's.
 
-Run as `baton bench placement --nodes 2 16 64 128 1000 --out bench/results/placement.json --plot
-bench/results/placement.png`. METHODOLOGY.md defines the numbers.
+Run as `baton bench placement --nodes 2 16 64 128 1000 --out bench/results/placement.json`. METHODOLOGY.md defines the
+numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.microbench.placement.loaded_router import LoadedRouter
-from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-placement/1"
@@ -78,38 +77,13 @@ def p99(seconds: Sequence[float]) -> float:
     return sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
 
 
-def draw_placement(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG: median and 99th percentile over nodes, and the reference, both axes logarithmic."""
-    figure = new_figure(7, 4.2)
-    axes = figure.subplots()
-    for color, cluster in enumerate(dict.fromkeys(row.cluster for row in rows)):
-        own = [row for row in rows if row.cluster == cluster]
-        nodes = [row.num_nodes for row in own]
-        medians = [1000 * statistics.median(row.decision_seconds) for row in own]
-        axes.plot(nodes, medians, "o-", color=f"C{color}", label=cluster)
-        axes.plot(nodes, [1000 * p99(row.decision_seconds) for row in own], ":", color=f"C{color}", label="its p99")
-    priced = [row for row in rows if row.reference_seconds and row.cluster == rows[0].cluster]
-    reference = [1000 * statistics.median(row.reference_seconds) for row in priced]
-    axes.plot(
-        [row.num_nodes for row in priced], reference, "s--", color="0.5", label="every candidate priced and listed"
-    )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("nodes")
-    axes.set_ylabel("CPU time of the router's thread, ms")
-    axes.legend(fontsize=8)
-    axes.set_title("One decision, from the request's message to the answer's bytes", fontsize=10)
-    figure.savefig(path)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write the files."""
+    """Measure, print, write the file."""
     parser = argparse.ArgumentParser(prog="baton bench placement", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 16, 64, 128, 1000])
     parser.add_argument("--decisions", type=int, default=1000, help="per cluster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--plot", type=Path)
     options = parser.parse_args(arguments)
     rows = [
         measure(num_nodes, options.decisions, seed=options.seed, is_alike=is_alike)
@@ -122,8 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = f"baton bench placement --nodes {nodes} --decisions {options.decisions}"
         head: dict[str, object] = {"format": FORMAT, "machine": describe_machine(), "command": command}
         write_results(options.out, head | {"seed": options.seed, "rows": [_rounded(row) for row in rows]})
-    if options.plot:
-        draw_placement(rows, options.plot)
     return 0
 
 

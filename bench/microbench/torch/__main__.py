@@ -1,6 +1,6 @@
 """What the torch engine does on a CUDA GPU, beside what the GPU could do and beside transformers.
 
-Run as `baton bench gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU that Baton
+Run as `baton bench gpu --out bench/results/gpu.json` on a machine with a GPU that Baton
 with its extra `cuda` is installed on. Ends with status 1 where a number is missed. METHODOLOGY.md defines them.
 """
 
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from bench.microbench.torch.batches import Workload, run_baton, run_transformers
-from bench.microbench.torch.findings import Line, draw_findings, findings_of, table_of
+from bench.microbench.torch.findings import Line, findings_of, table_of
 from bench.microbench.torch.passes import decode_seconds, prefill_seconds, ratio_of, streaming_seconds
 from bench.microbench.torch.rates import host_bytes_per_second, matmul_flops, memory_bytes_per_second
 from bench.microbench.torch.shapes import (
@@ -65,7 +65,7 @@ _TRANSFORMERS_BLOCK_TOKENS = 256
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, write the files; 1 if a number is missed."""
+    """Measure, print the table, write the file; 1 if a number is missed."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     lines = []
@@ -83,8 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "lines": lines,
         }
         write_results(options.out, document)
-    if options.plot:
-        draw_findings(findings, options.plot)
     return 0 if options.dry or all(finding.is_met for finding in findings) else 1
 
 
@@ -163,7 +161,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda", help="torch device")
     parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")
     parser.add_argument("--out", type=Path, help="JSON with all that was measured")
-    parser.add_argument("--plot", type=Path, help="PNG")
     return parser
 
 

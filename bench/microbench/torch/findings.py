@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
-
-from bench.plots import new_figure
 
 _MIN_DECODE_SHARE = 0.7
 _MIN_PREFILL_SHARE = 0.6
@@ -97,26 +94,3 @@ def _batch(line: Line, batches: Sequence[Line]) -> Finding:
     asked = max([_MIN_BATCH_RATE, *others])
     name = f"whole batch, baton, temperature {line['temperature']}"
     return Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked)
-
-
-def draw_findings(findings: Sequence[Finding], path: Path) -> None:
-    """Write a PNG: shares of the best on the left, tokens per second of whole batches on the right."""
-    figure = new_figure(13, 4.5)
-    shares, batches = figure.subplots(1, 2)
-    limited = [finding for finding in findings if finding.share is not None]
-    _bars(shares, [finding.name for finding in limited], [finding.share or 0.0 for finding in limited], "%.2f")
-    shares.axvline(1.0, linestyle="--", color="black", linewidth=1)
-    shares.set_xlabel("share of what memory or products allow")
-    whole = [finding for finding in findings if finding.name.startswith("whole batch")]
-    _bars(batches, [finding.name for finding in whole], [finding.value for finding in whole], "%.0f")
-    batches.set_xlabel("output tokens per second")
-    figure.suptitle("torch engine on one GPU, random weights")
-    figure.savefig(path)
-
-
-def _bars(axes: Any, names: Sequence[str], values: Sequence[float], label: str) -> None:
-    bars = axes.barh(range(len(names)), values, color=[f"C{index}" for index in range(len(names))])
-    axes.bar_label(bars, fmt=label, fontsize=8, padding=2)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)

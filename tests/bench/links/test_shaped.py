@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.v1.generation_pb2 import PlacementSummary
-from bench.links.shaped import Row, Sample, draw_shaped, generate_remotely
+from bench.links.shaped import Row, Sample, generate_remotely
 from bench.links.shaped_cluster import NotRemoteError
 
 _SAMPLE = Sample(
@@ -79,11 +78,3 @@ class FlakyCluster:
         if self._num_fallbacks >= 0:
             raise NotRemoteError("slow")
         return [1.0], PlacementSummary(kv_byte_count=5)
-
-
-def test_every_pair_and_link_is_drawn(tmp_path: Path) -> None:
-    """As one picture."""
-    rows = [Row(pair, rate, length, (_SAMPLE,)) for pair in "ab" for rate in (1e9, 1e10) for length in (512, 1024)]
-    draw_shaped([row.document() for row in rows], tmp_path / "shaped.png")
-
-    assert (tmp_path / "shaped.png").read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bench.servers.cost_sample import Sample, summary_lines
-from bench.servers.gateway_cost import draw
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
 from bench.servers.weightless_model import write_model
 from tests.bench.fake_server import HEAD, chunked, delta_chunk, fake_server, json_answer, sse
@@ -85,15 +84,13 @@ def test_costs_and_times_follow_their_formulas() -> None:
     assert sample.latencies.itl_seconds(0.999) == pytest.approx(0.040, abs=1e-4)
 
 
-def test_the_table_has_a_line_per_system_and_the_median_of_its_turns(tmp_path: Path) -> None:
-    """And the picture is drawn."""
+def test_the_table_has_a_line_per_system_and_the_median_of_its_turns() -> None:
+    """An outlier among the turns changes nothing."""
     samples = [_sample(gateway_seconds=seconds) for seconds in (0.1, 0.256, 0.9)] + [_sample("direct")]
     lines = summary_lines(samples)
-    draw(samples, tmp_path / "cost.png")
 
     assert len(lines) == 3
     assert " 1000.0 " in lines[1]
-    assert (tmp_path / "cost.png").stat().st_size > 1000
 
 
 def test_the_model_folder_has_a_tokenizer_that_works(tmp_path: Path) -> None:
