@@ -15,7 +15,7 @@ class Sample:
     """One load against one server."""
 
     system: str
-    """baton, dynamo, or direct: a gRPC client of Baton's decode node."""
+    """baton, or direct: a gRPC client of its decode node."""
     step_seconds: float
     load: Load
     repeat: int

@@ -1,25 +1,23 @@
 """What a streamed token costs outside the engine: CPU time of gateway, decode node and router, and time added.
 
-baton bench gateway-cost [--dynamo-python PATH] [--quick] [--out bench/results/gateway_cost]
+baton bench gateway-cost [--quick] [--out bench/results/gateway_cost]
 
-Runs Baton with a mock engine, a direct gRPC connection to its decode node, and, where its Python is named, ai-dynamo
-with its mocker, turn by turn under the same load; writes OUT.json.
+Runs Baton with a mock engine, and a direct gRPC connection to its decode node, turn by turn under the same load; writes
+OUT.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 from bench.servers.cost_sample import Sample, summary_lines
-from bench.servers.cost_stack import Stack, baton_stack, dynamo_stack
+from bench.servers.cost_stack import Stack, baton_stack
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
 from bench.servers.weightless_model import write_model
 
@@ -45,17 +43,11 @@ class Measurement:
     def run(self) -> Iterator[Sample]:
         """Yield each sample as it is taken."""
         for step_seconds in STEP_SECONDS:
-            with ExitStack() as stacks:
-                baton = stacks.enter_context(baton_stack(self._folder, step_seconds))
-                dynamo = None
-                if self._options.dynamo_python:
-                    python = Path(self._options.dynamo_python)
-                    dynamo = stacks.enter_context(dynamo_stack(python, self._folder, step_seconds, self._folder))
-                for stack in filter(None, (baton, dynamo)):
-                    run_load(self._program, stack.http_port, self._body, Load(8, 1, NUM_TOKENS, 0.0))
+            with baton_stack(self._folder, step_seconds) as baton:
+                run_load(self._program, baton.http_port, self._body, Load(8, 1, NUM_TOKENS, 0.0))
                 for repeat in range(self._options.repeats):
                     for load in self._loads(step_seconds):
-                        yield from self._turn(baton, dynamo, load, step_seconds, repeat)
+                        yield from self._turn(baton, load, step_seconds, repeat)
 
     def _loads(self, step_seconds: float) -> Sequence[Load]:
         one_answer_seconds = step_seconds * NUM_TOKENS
@@ -65,16 +57,14 @@ class Measurement:
             for number in streams
         ]
 
-    def _turn(
-        self, baton: Stack, dynamo: Stack | None, load: Load, step_seconds: float, repeat: int
-    ) -> Iterator[Sample]:
-        for stack in filter(None, (baton, dynamo)):
-            before = stack.cpu_seconds()
-            latencies = run_load(self._program, stack.http_port, self._body, load)
-            yield Sample(stack.name, step_seconds, load, repeat, latencies, _difference(stack.cpu_seconds(), before))
-        before = baton.cpu_seconds()
-        latencies = self._direct(baton, load)
-        yield Sample("direct", step_seconds, load, repeat, latencies, _difference(baton.cpu_seconds(), before))
+    def _turn(self, baton: Stack, load: Load, step_seconds: float, repeat: int) -> Iterator[Sample]:
+        for system in ("baton", "direct"):
+            before = baton.cpu_seconds()
+            if system == "baton":
+                latencies = run_load(self._program, baton.http_port, self._body, load)
+            else:
+                latencies = self._direct(baton, load)
+            yield Sample(system, step_seconds, load, repeat, latencies, _difference(baton.cpu_seconds(), before))
 
     def _direct(self, baton: Stack, load: Load) -> Latencies:
         numbers = (
@@ -99,12 +89,11 @@ def main() -> None:
             samples.append(sample)
             print(summary_lines([sample])[-1], flush=True)
     print("\nmedians over repeats", *summary_lines(samples), sep="\n")
-    settings = {name: value for name, value in vars(options).items() if name not in ("out", "dynamo_python")}
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
     result = {
         "format": FORMAT,
         "machine": describe_machine(),
         "settings": settings,
-        "dynamo": _dynamo_version(options.dynamo_python),
         "samples": [sample.to_json() for sample in samples],
     }
     out = Path(options.out)
@@ -113,19 +102,11 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="baton bench gateway-cost", description=__doc__)
-    parser.add_argument("--dynamo-python", default="", help="python of an environment with ai-dynamo; none: without it")
     parser.add_argument("--streams", default="1,32,256", help="numbers of streams")
     parser.add_argument("--repeats", type=int, default=3, help="turns of every load")
     parser.add_argument("--quick", action="store_true", help="one request per stream")
     parser.add_argument("--out", default="bench/results/gateway_cost", help="path of the results, without ending")
     return parser.parse_args()
-
-
-def _dynamo_version(python: str) -> str:
-    if not python:
-        return ""
-    code = "import importlib.metadata; print(importlib.metadata.version('ai-dynamo'))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
