@@ -33,87 +33,30 @@ class ChildFailedError(RuntimeError):
     """A child process has ended, or did not do what it was asked."""
 
 
-class Child:
-    """A child process that is told lines and answers lines of JSON; what else its libraries print is passed over."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def tell(self, line: str) -> None:
-        """Write a line to the child's standard input."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """Return the child's next line of JSON.
-
-        Raises:
-            ChildFailedError: If it has ended.
-        """
-        for answer in self.answers():
-            return answer
-        raise ChildFailedError(f"{_words(self._process.args)} ended with status {self._process.wait()}")
-
-    def answers(self) -> Iterator[dict[str, Any]]:
-        """Yield the child's lines of JSON until it ends."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-
-    def finish(self) -> None:
-        """Wait until the child ends by itself.
-
-        Raises:
-            ChildFailedError: If it ends with a status other than 0.
-        """
-        status = self._process.wait()
-        if status:
-            raise ChildFailedError(f"{_words(self._process.args)} ended with status {status}")
-
-
 def say(values: Mapping[str, object]) -> None:
     """Tell the process that started this one something, as a line of JSON."""
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
-@contextmanager
-def running_child(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, is_quiet: bool = False
-) -> Iterator[Child]:
-    """Run a child that can import `bench`; kill it at the end.
+def answers_of(command: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Run a child that can import `bench` to its end; yield its lines of JSON as they come.
 
-    Args:
-        command: What to run.
-        environment: Variables beside those of this process.
-        is_quiet: Whether what it writes to its standard error is dropped.
-    """
-    paths = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if is_quiet else None,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
-    ) as process:
-        try:
-            yield Child(process)
-        finally:
-            process.kill()
-
-
-def answers_of(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-    """Run a child to its end; yield its lines of JSON as they come.
+    What else its libraries print is passed over.
 
     Raises:
         ChildFailedError: If it ends with a status other than 0; its own words are on the terminal.
     """
-    with running_child(command, environment) as child:
-        yield from child.answers()
-        child.finish()
+    paths = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
+            if status := process.wait():
+                raise ChildFailedError(f"{' '.join(command)} ended with status {status}")
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -204,7 +147,3 @@ def _end_with_parent() -> None:
 
 def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:]
-
-
-def _words(command: Any) -> str:
-    return command if isinstance(command, str) else " ".join(map(str, command))

@@ -19,8 +19,8 @@ import sys
 sys.modules["httptools"] = None
 """
 
-_OTHERS = {"microbench.engine", "kv.raw_tcp"}
-"""Started by their modules' names: the host's time per pass, and what transports are compared with."""
+_OTHERS = {"microbench.engine"}
+"""Started by its module's name: the host's time per pass."""
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -22,7 +22,6 @@ COMMANDS = (
     "doctor",
     "simulate",
     "bench",
-    "kv-link",
     "authority",
     "fetch",
 )

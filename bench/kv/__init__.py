@@ -1,1 +1,0 @@
-"""What carries KV: Baton's transports beside a raw socket."""
