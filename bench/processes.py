@@ -18,8 +18,6 @@ from typing import Any
 
 HOME = Path(__file__).resolve().parent.parent
 """Folder of the package `bench`."""
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
-"""Environment of an engine that shall have one thread, and that none of its libraries waits in a loop."""
 START_SECONDS = 180.0
 """Time that a server has until it answers."""
 _STOP_SECONDS = 60.0
@@ -61,7 +59,7 @@ def answers_of(command: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def running_server(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, folder: Path | None = None
+    command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server that writes to a file; end it and all that it has started.
 
@@ -72,16 +70,13 @@ def running_server(
         command: What to run.
         log: File of its output.
         environment: Variables beside those of this process.
-        folder: Where it runs, None: here.
     """
-    environment = {**os.environ, **(environment or {})}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=output,
-            env=environment,
-            cwd=folder,
+            env={**os.environ, **environment},
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
@@ -97,10 +92,8 @@ def running_server(
             process.wait()
 
 
-def wait_until_served(
-    process: subprocess.Popen[bytes], request: str | urllib.request.Request, log: Path, name: str
-) -> None:
-    """Wait until a server answers a request with success.
+def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path, name: str) -> None:
+    """Wait until a server answers a GET with success.
 
     Raises:
         RuntimeError: If it ends before; the message has the end of its log.
@@ -111,19 +104,12 @@ def wait_until_served(
         if process.poll() is not None:
             raise RuntimeError(f"{name} ended with status {process.returncode}\n{_tail(log)}")
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 answer.read()
                 return
         except OSError:
             time.sleep(_POLL_SECONDS)
     raise TimeoutError(f"{name} did not serve within {START_SECONDS:g} seconds\n{_tail(log)}")
-
-
-def chat_request(url: str, model: str) -> urllib.request.Request:
-    """Return a request for one token of a chat, which a server answers once it has its model."""
-    body = {"model": model, "messages": [{"role": "user", "content": "able"}], "max_tokens": 1}
-    headers = {"content-type": "application/json"}
-    return urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
 
 
 def free_port(offset: int = 0) -> int:

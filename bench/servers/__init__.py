@@ -1,1 +1,1 @@
-"""Whole servers beside others', HTTP to HTTP, and what a token costs outside the engine."""
+"""What a token costs outside the engine."""

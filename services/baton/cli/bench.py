@@ -37,9 +37,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
-        "full-stack": Benchmark(
-            "servers.full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."
-        ),
         "gateway-cost": Benchmark(
             "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
         ),
