@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from baton.gateway.access.hosts import Hosts
@@ -54,3 +56,15 @@ def test_a_name_that_a_stranger_may_have_registered_is_not(host: str) -> None:
     """Unless any is."""
     assert not Hosts(["llm.example.com", "*.wild.example"], own_name="box").is_allowed(host)
     assert Hosts(["*"], own_name="box").is_allowed(host)
+
+
+def test_services_of_the_own_cluster_are_own(tmp_path: Path) -> None:
+    """Under whatever domain it has, as a pod's resolver is told; other names of that domain may be anybody's."""
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("search prod.svc.k8s.example.com svc.k8s.example.com k8s.example.com\nnameserver 10.96.0.10\n")
+    hosts = Hosts([], own_name="pod", resolver_file=resolver)
+
+    assert hosts.is_allowed("baton-gateway.prod.svc.k8s.example.com:80")
+    assert not hosts.is_allowed("evil.k8s.example.com")
+    assert not hosts.is_allowed("baton-gateway.prod.svc.evil.example")
+    assert not Hosts([], own_name="pod", resolver_file=tmp_path).is_allowed("a.prod.svc.k8s.example.com")
