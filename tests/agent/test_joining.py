@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from agent.programs import run
 from baton.agent.joining import Joiner
-from baton.agent.membership import Membership, renewal_seconds
+from baton.agent.membership import Membership
 from baton.cli.app import make_app
 from baton.errors import (
     AuthenticationError,
@@ -31,7 +31,7 @@ from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.security.authority import create_key
+from baton.security.authority import create_key, renewal_seconds
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity, secured_by
 from system.plan import free_ports

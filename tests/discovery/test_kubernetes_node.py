@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from kubernetes.client import Configuration
 
+from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import WatchError
 from baton.discovery.kubernetes_node import KubernetesNode, node_of, read_kubernetes_node
 from http_double import Answer, Request, serving
@@ -30,8 +30,8 @@ _NODE = {
 
 def test_labels_taints_and_capacity_are_read() -> None:
     """By one request for the very node."""
-    with _server(200, json.dumps(_NODE).encode()) as (configuration, paths):
-        node = read_kubernetes_node("gpu-7", configuration)
+    with _server(200, json.dumps(_NODE).encode()) as (server, paths):
+        node = read_kubernetes_node("gpu-7", server)
 
     assert paths == ["/api/v1/nodes/gpu-7"]
     assert node == KubernetesNode(
@@ -52,21 +52,21 @@ def test_a_node_may_say_little() -> None:
 )
 def test_a_refusal_says_what_happened(status: int, content: bytes, said: str) -> None:
     """An account that may not get nodes, a node that is gone, a server that is none."""
-    with _server(status, content) as (configuration, _), pytest.raises(WatchError, match=said):
-        read_kubernetes_node("gpu-7", configuration)
+    with _server(status, content) as (server, _), pytest.raises(WatchError, match=said):
+        read_kubernetes_node("gpu-7", server)
 
 
 def test_a_server_that_is_away_is_an_error_of_its_own_kind() -> None:
     """Not one of the HTTP library."""
-    with _server(200, b"") as (configuration, _):
+    with _server(200, b"") as (server, _):
         pass
 
     with pytest.raises(WatchError, match="cannot be reached"):
-        read_kubernetes_node("gpu-7", configuration)
+        read_kubernetes_node("gpu-7", server)
 
 
 @contextmanager
-def _server(status: int, content: bytes) -> Iterator[tuple[Configuration, list[str]]]:
+def _server(status: int, content: bytes) -> Iterator[tuple[ApiServer, list[str]]]:
     paths: list[str] = []
 
     def answer(request: Request) -> Answer:
@@ -74,4 +74,4 @@ def _server(status: int, content: bytes) -> Iterator[tuple[Configuration, list[s
         return Answer(status, content)
 
     with serving(answer) as url:
-        yield Configuration(host=url), paths
+        yield ApiServer(url, "token"), paths

@@ -62,7 +62,7 @@ MAY_CALL = {
     "RouterService/Register": "node",
     "RouterService/Place": "admin gateway",
     "RouterService/ListNodes": "admin gateway",
-    "RouterService/Explain": "admin",
+    "RouterService/Explain": "admin gateway",
     "WorkerService/Pause": "admin node",
     "WorkerService/Resume": "admin node",
     "GenerationService/Generate": "client",

@@ -20,6 +20,7 @@ from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
+from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, PublicPort
 from baton.security.tls import ServerTlsSettings, TlsIdentity, secured_by
 from security.identities import identity
@@ -60,6 +61,34 @@ def test_those_of_one_deployment_understand_each_other(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(identity(tmp_path / "server", authority)) as address:
             assert await ask(address, identity(tmp_path / "client", authority)) == SERVING
+
+    asyncio.run(run())
+
+
+def test_an_authority_that_another_has_signed_is_believed_and_not_its_own(tmp_path: Path) -> None:
+    """As cert-manager makes one: by gRPC and by sockets, without the root, whose other certificates count nothing."""
+    root = trustme.CA()
+    authority = root.create_child_ca()
+    members = [identity(tmp_path / name, authority) for name in ("server", "client")]
+    stranger = identity(tmp_path / "stranger", root)
+    for each in (*members, stranger):
+        leaf, mark, _ = each.cert_file.read_bytes().partition(b"-----END CERTIFICATE-----\n")
+        each.cert_file.write_bytes(leaf + mark)
+        each.ca_file.write_bytes(authority.cert_pem.bytes())
+
+    async def by_sockets(address: str) -> int:
+        with secured_by(members[1]):
+            async with LoopChannel(address) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
+                return int(answer.status)
+
+    async def run() -> None:
+        async with serving(members[0]) as address:
+            assert await ask(address, members[1]) == SERVING
+            assert await by_sockets(address) == SERVING
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(address, stranger)
 
     asyncio.run(run())
 

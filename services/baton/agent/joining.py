@@ -7,18 +7,20 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import NamedTuple, NoReturn
 
 import grpc
 
-from baton.agent.membership import AssignedWorker, Membership, assigned_worker, renewal_seconds
+from baton.agent.membership import AssignedWorker, Membership, assigned_worker
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
 from baton.errors import BatonError, OverloadedError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
+from baton.rpc.server import split_addresses
 from baton.rpc.status import error_from_rpc, error_info
-from baton.security.authority import certificate_request, check_intact
+from baton.security.authority import certificate_request, check_intact, renewal_seconds
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity
 
@@ -167,9 +169,10 @@ def joiner_of(settings: AgentSettings) -> Joiner:
 
 
 def finder(join_address: str, find_seconds: float = _FIND_SECONDS) -> Find:
-    """Return what finds the router: at an address, or, where that is empty, by multicast DNS."""
+    """Return what finds a router: at each of some addresses in turn, or, where there are none, by multicast DNS."""
+    addresses = cycle(split_addresses(join_address))
 
     async def given() -> str:
-        return join_address
+        return next(addresses)
 
     return given if join_address else lambda: find_router(find_seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from baton.capacity.snapshot import NodeRole
 from baton.internal.v1 import join_service_pb2 as messages
-from baton.security.authority import create_key, valid_period
+from baton.security.authority import create_key, valid_period, write_private
 from baton.security.tls import TlsIdentity
 from baton.wire.node_roles import role_from_proto
 
@@ -44,15 +42,15 @@ class Membership:
     def key(self) -> bytes:
         """Return this machine's key, PEM, made at the first call."""
         if not self.identity.key_file.is_file():
-            self._write(self.identity.key_file, create_key())
+            write_private(self.identity.key_file, create_key())
         return self.identity.key_file.read_bytes()
 
     def keep(self, answer: messages.JoinResponse, asked_address: str) -> None:
         """Keep the answer from host:port; those who open connections from now on show its certificate."""
-        self._write(self.identity.ca_file, answer.authorities)
-        self._write(self.identity.cert_file, answer.certificate)
-        self._write(self._address_file, asked_address.encode("utf-8"))
-        self._write(self._answer_file, answer.SerializeToString())
+        write_private(self.identity.ca_file, answer.authorities)
+        write_private(self.identity.cert_file, answer.certificate)
+        write_private(self._address_file, asked_address.encode("utf-8"))
+        write_private(self._answer_file, answer.SerializeToString())
 
     def kept(self, now: datetime) -> messages.JoinResponse | None:
         """Return the answer kept last, if its certificate is still valid."""
@@ -70,20 +68,6 @@ class Membership:
     def asked_address(self) -> str:
         """Return host:port from which the kept answer came."""
         return self._address_file.read_text("utf-8")
-
-    def _write(self, path: Path, content: bytes) -> None:
-        """Replace a file as a whole: readers see the old one or the new one."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, name = tempfile.mkstemp(dir=self._folder)  # readable by the owner alone
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-
-
-def renewal_seconds(certificate: bytes, now: datetime) -> float:
-    """Return the time until two thirds of a certificate's life have passed, 0 or more."""
-    begin, end = valid_period(certificate)
-    return max(0.0, (begin + (end - begin) * 2 / 3 - now).total_seconds())
 
 
 def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> AssignedWorker:

@@ -61,7 +61,7 @@ class MembershipSettings(ServiceSettings):
     join_token_file: Path | None = None
     """File that holds the token instead."""
     join_address: str = ""
-    """host:port of the router's join service; empty: found by multicast DNS on the local network."""
+    """host:port of the router's join service, of several with commas; empty: found by multicast DNS on the network."""
     state_dir: Path = DEFAULT_STATE_DIR
     """Folder for this machine's key, certificate and profile."""
     profile_machine: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,27 @@ def create(
     for name, content in (files | {"join.secret": create_secret().encode("ascii")}).items():
         _write(folder / name, content)
     print(f"{folder}: ca.crt, ca.key, tls.crt, tls.key, join.secret")
+
+
+@app.command("secret")
+def secret(name: Annotated[str, typer.Argument(help="Name of the Secret.")]) -> None:
+    """Keep an authority and a join secret in a Secret of this pod's namespace, unless it is there already."""
+    from baton.discovery.api_server import CONFLICT, RefusedError, own_api_server, own_namespace
+    from baton.security.authority import create_authority
+    from baton.security.join_token import create_secret
+
+    authority = create_authority(datetime.now(UTC), timedelta(days=_AUTHORITY_DAYS))
+    files = {"ca.crt": authority.certificate, "ca.key": authority.key, "join.secret": create_secret().encode("ascii")}
+    data = {key: base64.b64encode(content).decode("ascii") for key, content in files.items()}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+    try:
+        own_api_server().ask(f"/api/v1/namespaces/{own_namespace()}/secrets", body)
+    except RefusedError as error:
+        if error.status != CONFLICT:
+            raise
+        print(f"Secret {name} is there already, and is kept")
+        return
+    print(f"Secret {name}: {', '.join(files)}")
 
 
 @app.command("issue")

@@ -144,12 +144,21 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     identity = settings.tls_identity() if isinstance(settings, TlsSettings) else None
     try:
         with secured_by(identity), _metrics_page(settings, metrics_port):
-            _run(_many_gateways(settings, level) or service.run(settings))
+            _run(_with_certificate(settings, _many_gateways(settings, level) or service.run(settings)))
     finally:
         shutdown_metrics()
         shutdown_tracing()
     if role in _ENGINE_ROLES:
         _leave()
+
+
+def _with_certificate(settings: BaseSettings, main: Awaitable[None]) -> Awaitable[None]:
+    """Return what runs a service once it has the certificate that it gets by itself, if it does."""
+    if not isinstance(settings, TlsSettings) or not settings.tls_enrol_address:
+        return main
+    from baton.rpc.enrolment import enrolled  # its packages are no part of the base installation
+
+    return enrolled(settings, main)
 
 
 @contextmanager

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from baton.discovery.api_server import ApiServer, own_api_server
 from baton.discovery.endpoints import WatchError
-from baton.discovery.kubernetes_api import in_cluster_configuration
-
-_READ_SECONDS = 10.0
+from baton.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +25,21 @@ class KubernetesNode:
     """What it can give to pods, quantities by resource."""
 
 
-def read_kubernetes_node(name: str, configuration: Any = None) -> KubernetesNode:
+def read_kubernetes_node(name: str, server: ApiServer | None = None) -> KubernetesNode:
     """Ask the Kubernetes API for a node; blocks.
 
     Args:
         name: Of the node.
-        configuration: A `kubernetes.client.Configuration`; None: that of this pod.
+        server: Whom to ask; None: that of this pod's cluster.
 
     Raises:
-        ConfigurationError: If this is no pod with an account, or the Kubernetes client is not installed.
+        ConfigurationError: If this is no pod with an account.
         WatchError: If the server cannot be asked, refuses, or sends no node.
     """
-    configuration = configuration or in_cluster_configuration()
-    from kubernetes.client import ApiClient, ApiException, CoreV1Api
-    from urllib3.exceptions import HTTPError
-
-    configuration.retries = False
     try:
-        response = CoreV1Api(ApiClient(configuration)).read_node(
-            name, _preload_content=False, _request_timeout=_READ_SECONDS
-        )
-        content = response.read()
-    except ApiException as error:
-        raise WatchError(f"the API server answered {error.status} {error.reason} about node {name}") from error
-    except (HTTPError, OSError) as error:
-        raise WatchError(f"the API server cannot be reached: {error}") from error
-    if response.status != 200:
-        raise WatchError(f"the API server answered {response.status} {response.reason} about node {name}")
-    return node_of(content)
+        return node_of((server or own_api_server()).ask(f"/api/v1/nodes/{name}"))
+    except UnavailableError as error:
+        raise WatchError(error.message) from error
 
 
 def node_of(content: bytes) -> KubernetesNode:

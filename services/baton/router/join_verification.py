@@ -1,4 +1,7 @@
-"""JoinService: takes in machines that hold a token or a certificate, on a port of its own, and bounds wrong tokens."""
+"""JoinService: takes in pods, and machines that hold a token or a certificate, on a port of its own.
+
+It bounds wrong tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -22,6 +25,7 @@ from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
+from baton.router.pod_enrolment import PodEnrolment
 from baton.router.settings import JoinSettings
 from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, host_port
@@ -85,11 +89,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 class JoinPolicy:
     """What those who join get."""
 
-    passes: JoinPasses
-    """Prove the right to join."""
+    passes: JoinPasses | None
+    """Prove the right to join; None: no machine can, but pods."""
     authority: Authority
     """Signs their certificates."""
-    assignments_file: Path
+    assignments_file: Path | None
     """Says what they run."""
     server_name: str
     """Name in their certificates."""
@@ -99,6 +103,8 @@ class JoinPolicy:
     """host:port of the router, or :port."""
     cache_index_address: str
     """The same of the cache index; empty: none."""
+    pods: PodEnrolment | None = None
+    """Knows pods; None: none joins."""
 
 
 class JoinServicer(service.JoinServiceServicer):
@@ -109,12 +115,17 @@ class JoinServicer(service.JoinServiceServicer):
         self._limit = limit
 
     async def Join(self, request: messages.JoinRequest, context: Context) -> messages.JoinResponse:  # noqa: N802
-        """Take a machine in, or renew its certificate."""
+        """Take a machine or a pod in, or renew its certificate."""
         address, now = _host_of(context.peer()), datetime.now(UTC)
+        pods, passes = self._policy.pods, self._policy.passes
         try:
+            if pods and request.service_account_token:
+                return await asyncio.to_thread(pods.join, request, now)
+            if passes is None:
+                raise AuthenticationError("no machine can join here, but pods", reason="INVALID_JOIN_TOKEN")
             if await asyncio.to_thread(_is_member, self._policy, request, now):
                 return await asyncio.to_thread(join, self._policy, request, now)
-            with self._policy.passes.used_by(request.node_id, request.secret, now):
+            with passes.used_by(request.node_id, request.secret, now):
                 return await asyncio.to_thread(join, self._policy, request, now)
         except AuthenticationError:
             self._limit.check(address)
@@ -140,6 +151,7 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
         raise InvalidFieldError("node_id", f"expected 1 to 63 characters of a-z 0-9 -, got {request.node_id[:80]!r}")
     if request.node_id in {*RESERVED_NAMES, policy.server_name}:
         raise InvalidFieldError("node_id", f"{request.node_id!r} is the name of a part of the deployment, not a node's")
+    assert policy.assignments_file is not None  # machines join by passes, which come with it
     assignment = assigned(read_assignments(policy.assignments_file), request.node_id)
     certificate = policy.authority.sign(
         request.certificate_request,
@@ -160,7 +172,7 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
 
 @asynccontextmanager
 async def running_join_service(
-    settings: JoinSettings, host: str, router_port: int, cache_index_address: str
+    settings: JoinSettings, host: str, router_port: int, cache_index_address: str, pods: PodEnrolment | None = None
 ) -> AsyncIterator[GrpcServer]:
     """Serve, and announce if the settings say so, as long as the context lasts.
 
@@ -168,7 +180,8 @@ async def running_join_service(
         ConfigurationError: If a file cannot be read or the address cannot be bound.
     """
     server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False, limits=_LIMITS)
-    servicer = JoinServicer(_policy(settings, router_port, cache_index_address), AttemptLimit(time.monotonic))
+    policy = replace(_policy(settings, router_port, cache_index_address), pods=pods)
+    servicer = JoinServicer(policy, AttemptLimit(time.monotonic))
     server.add(SERVICE_NAME, partial(service.add_JoinServiceServicer_to_server, servicer))
     async with AsyncExitStack() as stack:
         await server.start()
@@ -181,12 +194,13 @@ async def running_join_service(
 def _policy(settings: JoinSettings, router_port: int, cache_index_address: str) -> JoinPolicy:
     ca_file, key_file = settings.tls_ca_file, settings.join_authority_key_file
     secret_file, assignments_file = settings.join_secret_file, settings.join_assignments_file
-    if not (ca_file and key_file and secret_file and assignments_file):
+    if not (ca_file and key_file):
         raise AssertionError("the settings have all files or no join port")
-    read_assignments(assignments_file)  # a mistake in it is told at the start
+    if assignments_file:
+        read_assignments(assignments_file)  # a mistake in it is told at the start
     cache_index_port = cache_index_address.rpartition(":")[2]
     return JoinPolicy(
-        JoinPasses(read_secret(secret_file)),
+        JoinPasses(read_secret(secret_file)) if secret_file else None,
         Authority.read(ca_file, key_file),
         assignments_file,
         settings.tls_server_name,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from baton.config.container_limits import Memory, machine_memory, usable_memory
@@ -57,8 +57,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     try:
-        await server.start()
-        async with _joining(settings, server.port):
+        async with _joining(settings, server):
             yield server
     finally:
         registrations.close()
@@ -84,13 +83,21 @@ def placements_within(memory: Memory, machine: Memory) -> int:
     return chosen
 
 
-def _joining(settings: RouterSettings, port: int) -> AbstractAsyncContextManager[object]:
-    """Return the context in which machines can join, if the settings want that."""
+@asynccontextmanager
+async def _joining(settings: RouterSettings, server: GrpcServer) -> AsyncIterator[None]:
+    """Serve, and let machines and pods join if the settings want that; this router's own certificate comes first."""
     if not settings.join_port:
-        return nullcontext()
-    from baton.router.join_verification import running_join_service  # its packages are no part of the base installation
+        await server.start()
+        yield
+        return
+    from baton.router import join_verification, pod_enrolment  # their packages are no part of the base installation
 
-    return running_join_service(settings, settings.host, port, settings.cache_index_address)
+    async with AsyncExitStack() as stack:
+        pods = await stack.enter_async_context(pod_enrolment.signing_router(settings)) if settings.join_pods else None
+        port, index = await server.start(), settings.cache_index_address
+        joining = join_verification.running_join_service(settings, settings.host, port, index, pods)
+        await stack.enter_async_context(joining)
+        yield
 
 
 async def serve(settings: RouterSettings) -> None:

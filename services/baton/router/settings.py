@@ -97,14 +97,14 @@ class OverloadSettings(ServiceSettings):
 
 
 class JoinSettings(ServerTlsSettings):
-    """How machines join. Off unless `join_port` is set; then TLS and all three files are needed."""
+    """How machines and pods join. Off unless `join_port` is set; then TLS is needed, and the key of its authority."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     group: ClassVar[str] = "Machines that join"
 
     join_port: int = Field(default=0, ge=0, le=65535)
-    """Port on which machines join by a token (`baton agent`); 0: none can. Needs TLS."""
+    """Port on which machines join by a token (`baton agent`), and pods by that of their account; 0: none can."""
     join_secret_file: Path | None = None
     """Holds the secret of the join token, 32 characters or more (`baton authority create` makes one)."""
     join_authority_key_file: Path | None = None
@@ -117,19 +117,22 @@ class JoinSettings(ServerTlsSettings):
     """host:port of this router as joined machines reach it; empty: the host that they asked, this router's port."""
     join_cache_index_address: str = ""
     """The same of the cache index; empty: the host that they asked, the cache index's port."""
+    join_pods: str = ""
+    """Service accounts of this pod's namespace whose pods get certificates, ACCOUNT=NAME and so on with commas: NAME is
+    `gateway`, `cache-index`, or `node` for the pod's own. This router then signs its own, too."""
+    join_pod_hours: float = Field(default=24.0, gt=0, le=8760)
+    """Validity of a pod's certificate; it is renewed after two thirds."""
     announce_address: str = ""
     """IPv4 address of this machine on whose network multicast DNS announces the join service; empty: nothing does."""
 
     @model_validator(mode="after")
     def _check_join(self) -> Self:
-        needed = {
-            name: getattr(self, name)
-            for name in ("join_secret_file", "join_authority_key_file", "join_assignments_file")
-        }
+        machines = () if self.join_pods and not self.join_secret_file else ("join_secret_file", "join_assignments_file")
+        needed = {name: getattr(self, name) for name in (*machines, "join_authority_key_file")}
         if self.announce_address and not self.join_port:
             raise ValueError("announce_address: there is nothing to announce without join_port")
         if not self.join_port:
-            given = [name for name, path in needed.items() if path is not None]
+            given = [name for name in (*needed, "join_pods") if getattr(self, name)]
             if given:
                 raise ValueError(f"{', '.join(given)}: without effect unless join_port is set")
             return self
@@ -139,7 +142,20 @@ class JoinSettings(ServerTlsSettings):
         unreadable = [f"{name}: no file {path}" for name, path in needed.items() if path and not path.is_file()]
         if missing or unreadable:
             raise ValueError("; ".join([*(f"{name}: needed with join_port" for name in missing), *unreadable]))
+        if wrong := {*self.pod_accounts().values()} - {"gateway", "cache-index", "node"}:
+            names = ", ".join(sorted(wrong))
+            raise ValueError(f"join_pods: expected ACCOUNT=gateway, =cache-index or =node and so on, got {names!r}")
         return self
+
+    def pod_accounts(self) -> Mapping[str, str]:
+        """Return what pods of which service account are."""
+        pairs = (part.partition("=") for part in self.join_pods.split(",") if part)
+        return {account.strip(): name.strip() for account, _, name in pairs}
+
+    @property
+    def is_enrolling(self) -> bool:
+        """Return whether this process writes tls_cert_file and tls_key_file itself, by the authority's key."""
+        return bool(self.join_pods)
 
 
 class RouterSettings(

@@ -44,7 +44,7 @@ METHODS: Mapping[str, frozenset[Party]] = {
     f"{_INTERNAL}RouterService/Register": frozenset({Party.NODE}),
     f"{_INTERNAL}RouterService/Place": frozenset({Party.GATEWAY, Party.ADMIN}),
     f"{_INTERNAL}RouterService/ListNodes": frozenset({Party.GATEWAY, Party.ADMIN}),
-    f"{_INTERNAL}RouterService/Explain": frozenset({Party.ADMIN}),
+    f"{_INTERNAL}RouterService/Explain": frozenset({Party.GATEWAY, Party.ADMIN}),
     f"{_INTERNAL}CacheIndexService/Publish": frozenset({Party.NODE}),
     f"{_INTERNAL}CacheIndexService/Lookup": frozenset({Party.ROUTER}),
     f"{_INTERNAL}DecodeService/Generate": frozenset({Party.GATEWAY}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -140,6 +142,21 @@ def valid_period(certificate: bytes) -> tuple[datetime, datetime]:
     """
     first = x509.load_pem_x509_certificate(certificate)
     return first.not_valid_before_utc, first.not_valid_after_utc
+
+
+def renewal_seconds(certificate: bytes, now: datetime) -> float:
+    """Return the time until two thirds of a certificate's life have passed, 0 or more."""
+    begin, end = valid_period(certificate)
+    return max(0.0, (begin + (end - begin) * 2 / 3 - now).total_seconds())
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file, which its owner alone can read, as a whole: readers see the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)  # readable by the owner alone
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.replace(name, path)
 
 
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

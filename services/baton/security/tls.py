@@ -91,6 +91,9 @@ class TlsIdentity:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= (
+            ssl.VERIFY_X509_PARTIAL_CHAIN
+        )  # the authority may be signed by another; gRPC believes it
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             context.load_verify_locations(self.ca_file)
@@ -207,13 +210,27 @@ class TlsSettings(BaseSettings):
     """Certificates of the authorities that peers' certificates must come from, PEM."""
     tls_server_name: str = Field(default="baton", min_length=1)
     """Name that every server's certificate bears, whatever its address."""
+    tls_enrol_address: str = ""
+    """For pods: host:port where routers sign this process's certificate, which it writes to tls_cert_file and
+    tls_key_file and renews, for the token of its service account. Empty: both files are there."""
+    tls_enrol_token_file: Path | None = None
+    """Token of the pod's service account for the audience `baton`, which is shown there."""
+
+    @property
+    def is_enrolling(self) -> bool:
+        """Return whether this process writes tls_cert_file and tls_key_file itself."""
+        return bool(self.tls_enrol_address)
 
     @model_validator(mode="after")
     def _check_all_or_none(self) -> Self:
         files = {name: getattr(self, name) for name in ("tls_cert_file", "tls_key_file", "tls_ca_file")}
         missing = [name for name, path in files.items() if path is None]
-        if missing and len(missing) < len(files):
+        if missing and (self.is_enrolling or len(missing) < len(files)):
             raise ValueError(f"{', '.join(missing)} missing: TLS needs certificate, key and authorities")
+        if bool(self.tls_enrol_address) != bool(self.tls_enrol_token_file):
+            raise ValueError("tls_enrol_address, tls_enrol_token_file: each needs the other")
+        given = ("tls_ca_file",) if self.is_enrolling else tuple(files)
+        files = {name: files[name] for name in given}
         unreadable = [f"{name}: no file {path}" for name, path in files.items() if path and not path.is_file()]
         if unreadable:
             raise ValueError("; ".join(unreadable))

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from baton.internal.v1 import node_pb2 as baton_dot_internal_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$baton/internal/v1/join_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\"`\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\"\xa2\x01\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\x0c\x12\x16\n\x0erouter_address\x18\x03 \x01(\t\x12\x1b\n\x13\x63\x61\x63he_index_address\x18\x04 \x01(\t\x12\x33\n\x06worker\x18\x05 \x01(\x0b\x32#.baton.internal.v1.WorkerAssignment\"\xb3\x01\n\x10WorkerAssignment\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.baton.internal.v1.NodeRole\x12\x43\n\x08settings\x18\x02 \x03(\x0b\x32\x31.baton.internal.v1.WorkerAssignment.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32V\n\x0bJoinService\x12G\n\x04Join\x12\x1e.baton.internal.v1.JoinRequest\x1a\x1f.baton.internal.v1.JoinResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$baton/internal/v1/join_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\"\x7f\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x1d\n\x15service_account_token\x18\x05 \x01(\t\"\xa2\x01\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\x0c\x12\x16\n\x0erouter_address\x18\x03 \x01(\t\x12\x1b\n\x13\x63\x61\x63he_index_address\x18\x04 \x01(\t\x12\x33\n\x06worker\x18\x05 \x01(\x0b\x32#.baton.internal.v1.WorkerAssignment\"\xb3\x01\n\x10WorkerAssignment\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.baton.internal.v1.NodeRole\x12\x43\n\x08settings\x18\x02 \x03(\x0b\x32\x31.baton.internal.v1.WorkerAssignment.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32V\n\x0bJoinService\x12G\n\x04Join\x12\x1e.baton.internal.v1.JoinRequest\x1a\x1f.baton.internal.v1.JoinResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,13 +25,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._loaded_options = None
   _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_options = b'8\001'
   _globals['_JOINREQUEST']._serialized_start=89
-  _globals['_JOINREQUEST']._serialized_end=185
-  _globals['_JOINRESPONSE']._serialized_start=188
-  _globals['_JOINRESPONSE']._serialized_end=350
-  _globals['_WORKERASSIGNMENT']._serialized_start=353
-  _globals['_WORKERASSIGNMENT']._serialized_end=532
-  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_start=485
-  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_end=532
-  _globals['_JOINSERVICE']._serialized_start=534
-  _globals['_JOINSERVICE']._serialized_end=620
+  _globals['_JOINREQUEST']._serialized_end=216
+  _globals['_JOINRESPONSE']._serialized_start=219
+  _globals['_JOINRESPONSE']._serialized_end=381
+  _globals['_WORKERASSIGNMENT']._serialized_start=384
+  _globals['_WORKERASSIGNMENT']._serialized_end=563
+  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_start=516
+  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_end=563
+  _globals['_JOINSERVICE']._serialized_start=565
+  _globals['_JOINSERVICE']._serialized_end=651
 # @@protoc_insertion_point(module_scope)

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("secret", "node_id", "certificate_request", "certificate")
+    __slots__ = ("secret", "node_id", "certificate_request", "certificate", "service_account_token")
     SECRET_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ACCOUNT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     secret: str
     node_id: str
     certificate_request: bytes
     certificate: bytes
-    def __init__(self, secret: _Optional[str] = ..., node_id: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
+    service_account_token: str
+    def __init__(self, secret: _Optional[str] = ..., node_id: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., service_account_token: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("certificate", "authorities", "router_address", "cache_index_address", "worker")

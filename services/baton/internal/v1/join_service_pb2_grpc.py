@@ -31,8 +31,8 @@ if _version_not_supported:
 
 
 class JoinServiceStub(object):
-    """Takes in machines that hold the deployment's token. Served by the router on a port of its own, by TLS that asks for no
-    certificate: who joins has none yet.
+    """Takes in machines that hold the deployment's token, and the deployment's pods. Served by the router on a port of its
+    own, by TLS that asks for no certificate: who joins has none yet.
     """
 
     def __init__(self, channel):
@@ -49,13 +49,13 @@ class JoinServiceStub(object):
 
 
 class JoinServiceServicer(object):
-    """Takes in machines that hold the deployment's token. Served by the router on a port of its own, by TLS that asks for no
-    certificate: who joins has none yet.
+    """Takes in machines that hold the deployment's token, and the deployment's pods. Served by the router on a port of its
+    own, by TLS that asks for no certificate: who joins has none yet.
     """
 
     def Join(self, request, context):
         """Signs the machine's certificate and says what it shall run. Asked again at every start of an agent, and to renew: a machine
-        whose certificate is valid proves by that, and needs no token.
+        whose certificate is valid proves by that, and needs no token; a pod shows the token of its service account each time.
 
         Errors: UNAUTHENTICATED INVALID_JOIN_TOKEN, RESOURCE_EXHAUSTED JOIN_RATE for a wrong token after several from one address,
         INVALID_ARGUMENT INVALID_FIELD, NOT_FOUND NO_ASSIGNMENT if the router has no work for a machine of this name.
@@ -80,8 +80,8 @@ def add_JoinServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JoinService(object):
-    """Takes in machines that hold the deployment's token. Served by the router on a port of its own, by TLS that asks for no
-    certificate: who joins has none yet.
+    """Takes in machines that hold the deployment's token, and the deployment's pods. Served by the router on a port of its
+    own, by TLS that asks for no certificate: who joins has none yet.
     """
 
     @staticmethod

@@ -1,0 +1,126 @@
+"""Single questions to the Kubernetes API, without its client, whose import takes seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from baton.errors import AuthenticationError, ConfigurationError, UnavailableError
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts a pod's token, namespace and the API server's authority."""
+_CALL_SECONDS = 10.0
+_PAUSE_SECONDS = 5.0
+CONFLICT = 409
+"""What there is already cannot be made."""
+
+
+class RefusedError(UnavailableError):
+    """The API server refuses; `status` is that of its answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Where the API server is, and by which account it is asked."""
+
+    url: str
+    """Without a path."""
+    token: str = field(repr=False)
+    """Of the account."""
+    authorities: Path | None = None
+    """File of those that its certificate comes from; None: those that this machine believes."""
+
+    def ask(self, path: str, body: object = None) -> bytes:
+        """Return what a GET answers, or, with a body that is sent as JSON, a POST; blocks.
+
+        Raises:
+            RefusedError: If the server answers otherwise.
+            UnavailableError: If it does not answer.
+        """
+        data = None if body is None else json.dumps(body).encode("utf-8")
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = Request(f"{self.url}{path}", data, headers)  # noqa: S310 - of this pod's cluster, not a stranger's
+        try:
+            context = ssl.create_default_context(cafile=self.authorities)
+            with urlopen(request, timeout=_CALL_SECONDS, context=context) as answer:  # noqa: S310
+                content: bytes = answer.read()
+        except HTTPError as error:
+            told = f"the API server answered {error.code} {error.reason} for {path}"
+            raise RefusedError(error.code, told) from error
+        except OSError as error:
+            raise UnavailableError(f"the API server cannot be reached: {error}") from error
+        return content
+
+
+def own_api_server(account: Path = ACCOUNT) -> ApiServer:
+    """Return that of the cluster that this pod runs in, asked by its own account.
+
+    Raises:
+        ConfigurationError: If this is no pod with an account.
+    """
+    try:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        token = (account / "token").read_text("ascii").strip()
+    except (KeyError, OSError) as error:
+        raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
+    return ApiServer(f"https://{f'[{host}]' if ':' in host else host}:{port}", token, account / "ca.crt")
+
+
+def own_namespace(account: Path = ACCOUNT) -> str:
+    """Return the namespace of this pod.
+
+    Raises:
+        ConfigurationError: If this is no pod with an account.
+    """
+    try:
+        return (account / "namespace").read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
+
+
+def read_service_account_keys() -> bytes:
+    """Return the keys by which the cluster signs its accounts' tokens (a JSON Web Key Set), as any account may."""
+    return own_api_server().ask("/openid/v1/jwks")
+
+
+class ServiceAccountKeys:
+    """Knows these keys by their ids; asks again when a token names another, for keys are replaced.
+
+    Args:
+        read: Returns a JSON Web Key Set.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, read: Callable[[], bytes] = read_service_account_keys, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._keys: Mapping[str, Mapping[str, Any]] = {}
+        self._asked_at = -_PAUSE_SECONDS
+
+    def key(self, key_id: str) -> Mapping[str, Any]:
+        """Return a key; blocks while the API server is asked, which tokens of strangers cannot cause at will.
+
+        Raises:
+            AuthenticationError: If the cluster has none of that id.
+            UnavailableError: If the API server does not answer.
+        """
+        if key_id not in self._keys and self._clock() - self._asked_at >= _PAUSE_SECONDS:
+            self._asked_at = self._clock()
+            self._keys = {key["kid"]: key for key in json.loads(self._read())["keys"]}
+        if key_id not in self._keys:
+            raise AuthenticationError("the service account's token is of another cluster", reason="INVALID_JOIN_TOKEN")
+        return self._keys[key_id]
