@@ -23,7 +23,7 @@ EVERYTHING: Mapping[str, Any] = {
     "commonLabels": {"team": "llm"},
     "development": {"syncCode": True},
     "discovery": {"enabled": True, "readNodes": True},
-    "tls": {"enabled": True, "secretName": "certificate", "serverName": "baton.llm"},
+    "tls": {"authoritySecret": "authority", "serverName": "baton.llm"},
     "imagePullSecrets": [{"name": "registry"}],
     "listenHost": "::",
     "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},
@@ -67,8 +67,8 @@ EVERYTHING: Mapping[str, Any] = {
         "service": {"type": "NodePort", "routerNodePort": 30010, "joinNodePort": 30012},
         "join": {
             "existingSecret": "join",
-            "authority": {"existingSecret": "authority", "key": "tls.key"},
-            "cacheIndexAddress": "10.1.0.9:30011",
+            "routerAddress": "10.1.0.9:30010,10.1.0.8:30011",
+            "cacheIndexAddress": "10.1.0.9:30014",
             "assignments": [
                 {
                     "nodeId": "mac-*",
@@ -99,6 +99,8 @@ EVERYTHING: Mapping[str, Any] = {
 
 OPEN: Mapping[str, Any] = {
     **MINIMAL,
+    "tls": {"enabled": False},
+    "router": {"replicas": 1},
     "gateway": {"tls": {"existingSecret": "public-certificate"}},
     "bareMetal": {
         "insecure": True,
@@ -110,7 +112,24 @@ OPEN: Mapping[str, Any] = {
 }
 """Values with machines outside of the cluster, without TLS but for clients."""
 
-_VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN}
+SHARED: Mapping[str, Any] = {
+    **MINIMAL,
+    "tls": {"secretName": "certificate"},
+    "router": {"replicas": 1},
+    "bareMetal": {
+        "enabled": True,
+        "cidrs": ["10.1.0.0/16"],
+        "join": {
+            "existingSecret": "join",
+            "authority": {"existingSecret": "authority", "key": "tls.key"},
+            "cacheIndexAddress": "10.1.0.9:8011",
+            "assignments": [{"role": "decode", "settings": {"engine": "mlx", "modelDir": "/m"}}],
+        },
+    },
+}
+"""Values with one certificate for all pods, and machines that get one of their own."""
+
+_VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN, "shared": SHARED}
 
 Manifest = dict[str, Any]
 
@@ -125,7 +144,7 @@ ALL = (*EXAMPLES, *_VALUES)
 
 
 def manifests(name: str) -> list[Manifest]:
-    """Return the objects of an example, or of EVERYTHING, MINIMAL or OPEN."""
+    """Return the objects of an example, or of EVERYTHING, MINIMAL, OPEN or SHARED."""
     return copy.deepcopy(list(_rendered(name)))
 
 

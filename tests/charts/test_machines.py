@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from baton.config.settings import load_settings, parse_flags
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
+from baton.discovery.target import FixedTarget, parse_target
 from baton.prefill.settings import PrefillSettings
 from baton.router.machine_assignments import MachineAssignment, assigned, read_assignments
 from baton.router.settings import RouterSettings
 from charts.render import manifests_of, render
-from tests.charts.rendering import EVERYTHING, Manifest, find, manifests, with_values
+from tests.charts.rendering import EVERYTHING, SHARED, Manifest, find, manifests, with_values
 
 
 def test_the_router_reads_what_the_chart_writes(tmp_path: Path) -> None:
@@ -51,36 +54,64 @@ def test_the_first_pattern_that_matches_holds(tmp_path: Path) -> None:
     assert assigned(found, "linux-7").role == "prefill"
 
 
-def test_secrets_are_mounted_where_the_router_looks(tmp_path: Path) -> None:
-    """The secret of the token, and the authority's key from a Secret of its own, under the names of the flags."""
-    pod = find(manifests("everything"), "Deployment", "baton-router")["spec"]["template"]["spec"]
+@pytest.mark.parametrize(
+    ("name", "volume_name", "secret", "key"),
+    [
+        ("everything", "authority", ("join", "join.secret"), ("authority", "ca.key")),
+        ("gpu-plus-apple", "authority", ("baton-authority", "join.secret"), ("baton-authority", "ca.key")),
+        ("shared", "join", ("join", "join.secret"), ("authority", "tls.key")),
+    ],
+)
+def test_secrets_are_mounted_where_the_router_looks(
+    name: str, volume_name: str, secret: tuple[str, str], key: tuple[str, str]
+) -> None:
+    """The secret of tokens, and the authority's key, under the names of the flags: by default of the Job's Secret."""
+    pod = find(manifests(name), "StatefulSet", "baton-router")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     given = parse_flags(RouterSettings, [text for text in container["args"][2:] if "--log-level" not in text])
-    (mount,) = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "join"]
-    (volume,) = [each["projected"] for each in pod["volumes"] if each["name"] == "join"]
+    (mount,) = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == volume_name]
+    (volume,) = [each["projected"] for each in pod["volumes"] if each["name"] == volume_name]
     sources = {
         f"{mount}/{item['path']}": (each["secret"]["name"], item["key"])
         for each in volume["sources"]
         for item in each["secret"]["items"]
     }
 
-    assert sources[str(given["join_secret_file"])] == ("join", "join.secret")
-    assert sources[str(given["join_authority_key_file"])] == ("authority", "tls.key")
+    assert sources[str(given["join_secret_file"])] == secret
+    assert sources[str(given["join_authority_key_file"])] == key
     assert volume["defaultMode"] == 0o440
 
 
-def test_machines_are_told_ports_that_lead_inside() -> None:
-    """The Service's port of the router, by which its join service is reached too: the node port where there is one."""
-    node_port = _router_flags(manifests("everything"))
-    balanced = _router_flags(manifests("gpu-plus-apple"))
-    service = find(manifests("everything"), "Service", "baton-router-outside")["spec"]
+def test_each_router_is_reached_by_a_service_of_its_own() -> None:
+    """Nodes outside register with every one; node ports count up from the first's."""
+    objects = manifests("everything")
+    ports = {
+        number: [
+            (port["name"], port["port"], port["nodePort"])
+            for port in find(objects, "Service", f"baton-router-{number}-outside")["spec"]["ports"]
+        ]
+        for number in (0, 1)
+    }
+    chosen = [find(objects, "Service", f"baton-router-{number}-outside")["spec"]["selector"] for number in (0, 1)]
+    given = _router_flags(objects)
 
-    assert (node_port["join_router_address"], balanced["join_router_address"]) == (":30010", ":8010")
-    assert node_port["join_cache_index_address"] == "10.1.0.9:30011"
-    assert [(port["name"], port["port"], port.get("nodePort")) for port in service["ports"]] == [
-        ("grpc", 8010, 30010),
-        ("join", 8012, 30012),
-    ]
+    assert ports == {
+        0: [("grpc", 8010, 30010), ("join", 8012, 30012)],
+        1: [("grpc", 8010, 30011), ("join", 8012, 30013)],
+    }
+    assert [each["statefulset.kubernetes.io/pod-name"] for each in chosen] == ["baton-router-0", "baton-router-1"]
+    assert find(objects, "StatefulSet", "baton-router")["spec"]["replicas"] == 2
+    assert parse_target(given["join_router_address"]) == FixedTarget(frozenset({"10.1.0.9:30010", "10.1.0.8:30011"}))
+    assert given["join_cache_index_address"] == "10.1.0.9:30014"
+
+
+def test_the_only_router_is_found_where_machines_join() -> None:
+    """By the port alone, of its Service or of the node."""
+    node_port = {"type": "NodePort", "routerNodePort": 30010}
+    values = with_values(SHARED, "bareMetal.service", node_port)
+
+    assert _router_flags(manifests("shared"))["join_router_address"] == ":8010"
+    assert _router_flags(manifests_of(render(values)))["join_router_address"] == ":30010"
 
 
 def test_routes_pass_tls_through_to_every_service_that_machines_need() -> None:
@@ -92,8 +123,10 @@ def test_routes_pass_tls_through_to_every_service_that_machines_need() -> None:
     backends = {name: spec["rules"][0]["backendRefs"][0] for name, spec in routes.items()}
 
     assert backends == {
-        "router": {"name": "baton-router-outside", "port": 8010},
-        "join": {"name": "baton-router-outside", "port": 8012},
+        "router-0": {"name": "baton-router-0-outside", "port": 8010},
+        "join-0": {"name": "baton-router-0-outside", "port": 8012},
+        "router-1": {"name": "baton-router-1-outside", "port": 8010},
+        "join-1": {"name": "baton-router-1-outside", "port": 8012},
         "cache-index": {"name": "baton-cache-index-outside", "port": 8011},
     }
     for spec in routes.values():
@@ -107,22 +140,27 @@ def test_routes_pass_tls_through_to_every_service_that_machines_need() -> None:
         assert backend["port"] in {port["port"] for port in ports}, name
 
 
-def test_the_join_port_is_open_to_machines_alone() -> None:
-    """Pods have no use for it; machines may come without a certificate."""
-    policy = find(manifests("everything"), "NetworkPolicy", "baton-router")["spec"]
-    (rule,) = [each for each in policy["ingress"] if 8012 in {port["port"] for port in each["ports"]}]
+def test_the_join_port_is_open_to_machines_and_to_pods_that_enrol() -> None:
+    """Machines may come without a certificate; pods that share one have no use for it."""
+    for name, roles in (("everything", {"gateway", "cache-index", "prefill", "decode"}), ("shared", set())):
+        policy = find(manifests(name), "NetworkPolicy", "baton-router")["spec"]
+        (rule,) = [each for each in policy["ingress"] if 8012 in {port["port"] for port in each["ports"]}]
+        *pods, machines = rule["from"]
 
-    assert rule["from"] == [{"ipBlock": {"cidr": "10.1.0.0/16"}}]
-    assert rule["ports"] == [{"protocol": "TCP", "port": 8012}]
+        assert {each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in pods} == roles
+        assert machines == {"ipBlock": {"cidr": "10.1.0.0/16"}}
+        assert rule["ports"] == [{"protocol": "TCP", "port": 8012}]
 
 
-def test_without_a_secret_nobody_can_join() -> None:
-    """No port, no key, no ConfigMap: machines bring certificates of their own."""
-    values = with_values(with_values(EVERYTHING, "bareMetal.join.existingSecret", ""), "bareMetal.join.assignments", [])
+def test_without_assignments_no_machine_can_join() -> None:
+    """No secret, no ConfigMap, no port outside: machines bring certificates of their own, and pods enrol."""
+    join = {"existingSecret": "", "assignments": []}
+    values = with_values(EVERYTHING, "bareMetal.join", join)
     objects = manifests_of(render(values))
+    outside = find(objects, "Service", "baton-router-0-outside")["spec"]["ports"]
 
-    assert "8012" not in str([each for each in objects if each["metadata"]["name"].startswith("baton-router")])
-    assert "join" not in {each["metadata"]["name"].rpartition("-")[2] for each in objects}
+    assert "join_secret_file" not in _router_flags(objects)
+    assert [port["port"] for port in outside] == [8010]
     assert not [each for each in objects if each["metadata"]["name"] == "baton-machines"]
 
 
@@ -133,6 +171,6 @@ def _assignments(name: str, folder: Path) -> list[MachineAssignment]:
 
 
 def _router_flags(objects: list[Manifest]) -> dict[str, str]:
-    (container,) = find(objects, "Deployment", "baton-router")["spec"]["template"]["spec"]["containers"]
+    (container,) = find(objects, "StatefulSet", "baton-router")["spec"]["template"]["spec"]["containers"]
     given = parse_flags(RouterSettings, [text for text in container["args"][2:] if "--log-level" not in text])
     return {name: str(value) for name, value in given.items()}

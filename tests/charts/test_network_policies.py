@@ -9,21 +9,24 @@ from tests.charts.rendering import ALL, EVERYTHING, MINIMAL, Manifest, find, man
 
 _PORTS = {
     "gateway": {8000, 8001},
-    "router": {8010},
+    "router": {8010, 8012},
     "cache-index": {8011},
     "prefill": {8020, 8021},
     "decode": {8030},
     "test": set(),
+    "authority": set(),
 }
 _ARROWS = {
     ("gateway", "router"),
     ("gateway", "decode"),
     ("router", "cache-index"),
+    ("cache-index", "router"),
     ("prefill", "router"),
     ("prefill", "cache-index"),
     ("decode", "router"),
     ("decode", "cache-index"),
     ("decode", "prefill"),
+    ("decode", "decode"),
     ("test", "gateway"),
 }
 """(caller, callee): docs/structures.md's table of processes, and the pod of `helm test`."""
@@ -43,6 +46,8 @@ def test_policies_allow_the_arrows_and_nothing_else(name: str) -> None:
     }
     # A gateway is open to everybody, unless values say otherwise; who may not leave for it is held by its own policy.
     expected = {arrow for arrow in _ARROWS if set(arrow) <= set(policies)}
+    if "join-pods" not in str(manifests(name)):
+        expected -= {("cache-index", "router")}  # it asks routers for its certificate alone
 
     assert allowed == expected
 
@@ -97,7 +102,9 @@ def test_telemetry_may_leave_on_the_port_of_its_endpoint(endpoint: str, port: in
     """Every component may reach the collector, and only where there is one."""
     with_telemetry = manifests_of(render(with_values(MINIMAL, "telemetry.otlpEndpoint", endpoint)))
     services = [
-        each for each in with_telemetry if each["kind"] == "NetworkPolicy" and "test" not in each["metadata"]["name"]
+        each
+        for each in with_telemetry
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] not in ("baton-test", "baton-authority")
     ]
 
     assert len(services) == 5
@@ -125,7 +132,7 @@ def test_a_download_may_leave_to_its_server() -> None:
 
 
 def test_the_kubernetes_api_may_be_asked_by_those_who_follow_replicas_alone() -> None:
-    """With discovery, pools may leave on the API server's ports, to its networks where they are named."""
+    """Pools for discovery, routers for keys, and the Job of the authority, to its networks where they are named."""
     values = with_values(
         with_values(MINIMAL, "discovery.enabled", True), "networkPolicy.apiServer.cidrs", ["10.96.0.1/32"]
     )
@@ -139,7 +146,7 @@ def test_the_kubernetes_api_may_be_asked_by_those_who_follow_replicas_alone() ->
         if each["kind"] == "NetworkPolicy" and rule in each["spec"]["egress"]
     }
 
-    assert allowed == {"baton-prefill-p", "baton-decode-d"}
+    assert allowed == {"baton-prefill-p", "baton-decode-d", "baton-router", "baton-authority"}
 
 
 def test_a_target_of_discovery_is_a_service_and_its_port() -> None:

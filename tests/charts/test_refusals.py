@@ -14,7 +14,7 @@ _GPU = {"resource": "nvidia.com/gpu"}
 _DOWNLOAD = {"url": "http://a.example/m.tar", "sha256": "0" * 64, "sizeLimit": "1Gi"}
 _OUTSIDE = {"enabled": True, "cidrs": ["10.0.0.0/8"]}
 _ROUTE = {"enabled": True, "parentRefs": [{"name": "g"}]}
-_TLS = {"tls": {"enabled": True, "secretName": "s"}}
+_SHARED = {"tls.secretName": "s", "router.replicas": 1}
 _JOIN = {
     "existingSecret": "j",
     "cacheIndexAddress": "index.example:8011",
@@ -23,12 +23,16 @@ _JOIN = {
 _OTLP = "http://collector:4317"
 
 _COMBINATIONS: list[tuple[dict[str, object], str]] = [
-    ({"tls.enabled": True}, "tls.enabled needs a certificate: set tls.secretName to a Secret with tls.crt"),
     (
-        {"tls": {"enabled": True, "secretName": "s", "certManager": {"issuerRef": {"name": "ca"}}}},
-        "tls.secretName and tls.certManager.issuerRef.name are both set: set one",
+        {"tls": {"secretName": "s", "authoritySecret": "a", "certManager": {"enabled": True}}},
+        "tls.secretName and tls.authoritySecret and tls.certManager.enabled are set: set one",
     ),
-    ({"tls.secretName": "s"}, "tls names a certificate, but tls.enabled is false: set it to true"),
+    ({"tls": {"enabled": False, "secretName": "s"}}, "tls.secretName is set, but tls.enabled is false: set it to true"),
+    ({"tls.certManager.enabled": True}, "needs who signs the authority: set tls.certManager.issuerRef.name"),
+    (
+        {"tls.certManager.issuerRef.name": "ca"},
+        "which was a certificate for all pods: set tls.certManager.enabled if the issuer may sign an authority",
+    ),
     (
         {"gateway.tls.existingSecret": "s", "gateway.ingress": {"enabled": True, "hosts": ["a.example"]}},
         "gateway.ingress speaks plain to the gateway, and gateway.tls has it ask for TLS",
@@ -64,13 +68,16 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     ({"prefill.pools." + "a" * 40: {}}, "would be longer than the 63 characters of a node id: shorten the pool's name"),
     ({"decode.pools": {}}, "nothing decodes: name a pool under decode.pools"),
     (
-        {"router.replicas": 2},
+        {"discovery.enabled": False},
         "router.replicas is 2, and nodes must report to each: set discovery.enabled, or router.replicas: 1",
     ),
-    ({"cacheIndex.replicas": 3}, "cacheIndex.replicas is 3, and nodes must report to each: set discovery.enabled"),
     (
-        {"router.replicas": 2, "discovery.enabled": True, "bareMetal": {"enabled": True, "cidrs": ["10.0.0.0/8"]}},
-        "router.replicas is 2, and nodes outside the cluster reach one pod alone: set router.replicas: 1",
+        {"discovery.enabled": False, "router.replicas": 1, "cacheIndex.replicas": 3},
+        "cacheIndex.replicas is 3, and nodes must report to each: set discovery.enabled",
+    ),
+    (
+        {"cacheIndex.replicas": 2, "bareMetal": {"enabled": True, "cidrs": ["10.0.0.0/8"]}},
+        "cacheIndex.replicas is 2, and nodes outside the cluster reach one pod alone: set cacheIndex.replicas: 1",
     ),
     (
         {"gateway.podDisruptionBudget.minAvailable": 2},
@@ -133,7 +140,26 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         },
         "routerNodePort and cacheIndexNodePort are both 30010: set two different ports",
     ),
-    ({"bareMetal": _OUTSIDE}, "whoever reaches them would be believed: set tls.enabled, or bareMetal.insecure"),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "existingSecret": ""}}},
+        "where each of 2 routers is: set bareMetal.join.routerAddress to host:port of Services baton-router-0-outside",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "grpcRoute": _ROUTE}, "tls.enabled": False},
+        "router.replicas is 2, and bareMetal.grpcRoute leads nodes outside to any one of them: set router.replicas: 1",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "authority": {"existingSecret": "a"}}}},
+        "pods and machines get certificates of one authority: set tls.authoritySecret instead",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "service": {"routerNodePort": 30010, "joinNodePort": 30011}}},
+        "routerNodePort and joinNodePort are both 30011: set two different ports, as far apart as there are routers",
+    ),
+    (
+        {"bareMetal": _OUTSIDE, "tls.enabled": False},
+        "whoever reaches them would be believed: set tls.enabled, or bareMetal.insecure",
+    ),
     ({"bareMetal.grpcRoute.enabled": True}, "needs a Gateway to attach to: set bareMetal.grpcRoute.parentRefs"),
     (
         {"bareMetal.grpcRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}},
@@ -144,36 +170,39 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         "bareMetal.tlsRoute.enabled has no effect without bareMetal.enabled: set that too",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "grpcRoute": _ROUTE}, **_TLS},
+        {"bareMetal": {**_OUTSIDE, "grpcRoute": _ROUTE}, "router.replicas": 1},
         "but router and cache index ask machines for certificates: set bareMetal.tlsRoute instead",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "tlsRoute": _ROUTE}},
+        {"bareMetal": {**_OUTSIDE, "tlsRoute": _ROUTE}, "tls.enabled": False},
         "tlsRoute passes TLS through, but router and cache index have none: set tls.enabled, or bareMetal.grpcRoute",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "service": {"routerNodePort": 30010, "joinNodePort": 30010}}},
+        {
+            "bareMetal": {**_OUTSIDE, "service": {"routerNodePort": 30010, "joinNodePort": 30010}},
+            "router.replicas": 1,
+        },
         "routerNodePort and joinNodePort are both 30010: set two different ports",
     ),
     (
-        {"bareMetal.join.assignments": _JOIN["assignments"]},
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "existingSecret": ""}}, **_SHARED},
         "assignments has no effect without a secret by which machines join: set bareMetal.join.existingSecret",
     ),
-    ({"bareMetal.join": _JOIN, **_TLS}, "join.existingSecret has no effect without bareMetal.enabled: set that too"),
+    ({"bareMetal.join": _JOIN}, "bareMetal.join has no effect without bareMetal.enabled: set that too"),
     (
-        {"bareMetal": {**_OUTSIDE, "join": _JOIN}},
+        {"bareMetal": {**_OUTSIDE, "join": _JOIN}, "tls.enabled": False},
         "bareMetal.join gives machines certificates, so connections need TLS: set tls.enabled",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "assignments": []}}, **_TLS},
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "assignments": []}}, "router.replicas": 1},
         "bareMetal.join does not say what machines run: set bareMetal.join.assignments",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "cacheIndexAddress": ""}}, **_TLS},
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "cacheIndexAddress": ""}}, "router.replicas": 1},
         "set bareMetal.join.cacheIndexAddress to host:port of Service baton-cache-index-outside",
     ),
     (
-        {"bareMetal": {**_OUTSIDE, "join": _JOIN, "service": {"type": "NodePort"}}, **_TLS},
+        {"bareMetal": {**_OUTSIDE, "join": _JOIN, "service": {"type": "NodePort"}}, "router.replicas": 1},
         "its node port is any: set bareMetal.service.routerNodePort or bareMetal.join.routerAddress",
     ),
     (
@@ -185,7 +214,7 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
                     "assignments": [{"role": "decode", "settings": {"modelDir": "/m", "dtype": "float16"}}],
                 },
             },
-            **_TLS,
+            "router.replicas": 1,
         },
         "settings.dtype differs (float16 in bareMetal.join.assignments[0], float32 in decode.pools.d)",
     ),

@@ -11,6 +11,7 @@ import pytest
 from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
 from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
+from baton.security.service_account import AUDIENCE
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
 from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods, with_values
@@ -118,7 +119,7 @@ def test_every_port_that_a_service_listens_on_is_fixed_and_open(name: str) -> No
         role = container["args"][1]
         given = parse_flags(SETTINGS[role], [text for text in container["args"][2:] if "--log-level" not in text])
         wanted = {name for name in SETTINGS[role].model_fields if name == "port" or name.endswith("_port")}
-        if "join_secret_file" not in given:
+        if "join_port" not in given:
             wanted.discard("join_port")
         if "tls_cert_file" not in given:
             wanted.discard("tls_health_port")
@@ -133,24 +134,79 @@ def test_every_port_that_a_service_listens_on_is_fixed_and_open(name: str) -> No
         )
 
 
-@pytest.mark.parametrize("name", ["gpu", "everything"])
-def test_with_tls_every_service_has_the_certificate(name: str) -> None:
-    """Flags name files of the mounted Secret, which a Certificate makes where cert-manager does."""
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("minimal values", "baton-authority"), ("everything", "authority"), ("gpu", "baton-issued-authority")],
+)
+def test_each_pod_gets_a_certificate_of_its_own(name: str, secret: str) -> None:
+    """Those but routers show a token that is for routers alone; keys are in memory, the authority's at routers."""
     objects = manifests(name)
-    secret = {"gpu": "baton-tls", "everything": "certificate"}[name]
-    made = [each["spec"]["secretName"] for each in objects if each["kind"] == "Certificate"]
+    issued = {"ca.crt": "tls.crt", "ca.key": "tls.key"} if name == "gpu" else {"ca.crt": "ca.crt", "ca.key": "ca.key"}
+    router = find(objects, "Deployment" if name != "everything" else "StatefulSet", "baton-router")["spec"]
+    accounts = dict(
+        part.split("=") for part in _flags(router["template"]["spec"]["containers"][0])["join-pods"].split(",")
+    )
     for pod_name, pod in pods(objects):
         (container,) = pod["containers"]
         if container.get("args", [""])[0] != "serve":
             continue
-        (mount,) = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "tls"]
-        (volume,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "tls"]
+        role, given = container["args"][1], _flags(container)
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        sources = [each["secret"] for each in volumes["authority"]["projected"]["sources"]]
+        keys = {item["path"]: item["key"] for each in sources for item in each["items"] if each["name"] == secret}
 
-        assert f"--tls-cert-file={mount}/tls.crt" in container["args"], pod_name
-        assert f"--tls-ca-file={mount}/ca.crt" in container["args"], pod_name
-        assert volume == secret
+        assert given["tls-ca-file"] == f"{mounts['authority']}/ca.crt"
+        assert given["tls-cert-file"].startswith(mounts["identity"])
+        assert volumes["identity"]["emptyDir"]["medium"] == "Memory"
+        assert keys == (issued if role == "router" else {"ca.crt": issued["ca.crt"]}), pod_name
+        if role == "router":
+            assert "account" not in volumes
+            continue
+        (token,) = [each["serviceAccountToken"] for each in volumes["account"]["projected"]["sources"]]
+        assert (token["audience"], given["tls-enrol-token-file"]) == (AUDIENCE, f"{mounts['account']}/{token['path']}")
+        assert given["tls-enrol-address"] == "baton-router.llm.svc:8012"
+        assert accounts[pod["serviceAccountName"]] == (role if role in ("gateway", "cache-index") else "node")
 
-    assert made == ([secret] if name == "gpu" else [])
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_job_makes_the_authority_where_nobody_else_does(name: str) -> None:
+    """Before all else, at upgrades too: it leaves one alone that is there. It may make Secrets, and nothing else."""
+    made = [each for each in manifests(name) if each["metadata"]["name"] == "baton-authority"]
+    hooks = {each["metadata"]["annotations"]["helm.sh/hook"] for each in made}
+
+    if name not in ("minimal", "minimal values", "cpu-only", "gpu-plus-apple"):
+        assert made == []
+        return
+    (role,) = [each for each in made if each["kind"] == "Role"]
+    (job,) = [each for each in made if each["kind"] == "Job"]
+    assert hooks == {"pre-install,pre-upgrade"}
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}]
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["authority", "secret", "baton-authority"]
+
+
+def test_cert_manager_makes_the_authority() -> None:
+    """One that may sign, whose key stays when it is renewed."""
+    (made,) = [each["spec"] for each in manifests("gpu") if each["kind"] == "Certificate"]
+
+    assert (made["isCA"], made["secretName"], made["issuerRef"]["name"]) == (True, "baton-issued-authority", "baton-ca")
+    assert made["privateKey"]["rotationPolicy"] == "Never"
+
+
+def test_all_pods_may_share_a_certificate() -> None:
+    """Of a Secret of somebody's own; then none enrols."""
+    for _, pod in pods(manifests("shared")):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] == "serve":
+            given = _flags(container)
+            (volume,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "tls"]
+
+            assert (given["tls-cert-file"], volume) == ("/etc/baton/tls/tls.crt", "certificate")
+            assert not {"join-pods", "tls-enrol-address"} & set(given)
+
+
+def _flags(container: dict[str, Any]) -> dict[str, str]:
+    return dict(text.removeprefix("--").split("=", 1) for text in container["args"] if text.startswith("--"))
 
 
 def test_a_gateway_may_end_clients_tls_itself() -> None:
@@ -220,7 +276,7 @@ def test_every_generation_of_pods_is_spread_by_itself(name: str) -> None:
     """With the pods that they replace counted, 2 to 3 of 5 pairs ended on one of two nodes after a restart."""
     for pod_name, pod in pods(manifests(name)):
         for constraint in pod.get("topologySpreadConstraints", []):
-            assert constraint["matchLabelKeys"] == ["pod-template-hash"], pod_name
+            assert constraint["matchLabelKeys"] in (["pod-template-hash"], ["controller-revision-hash"]), pod_name
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -68,7 +68,7 @@
 {{- if and (gt $replicas 1) (not $.Values.discovery.enabled) -}}
 {{- fail (printf "%s.replicas is %d, and nodes must report to each: set discovery.enabled, or %s.replicas: 1" $key $replicas $key) -}}
 {{- end -}}
-{{- if and (gt $replicas 1) $.Values.bareMetal.enabled -}}
+{{- if and (eq $key "cacheIndex") (gt $replicas 1) $.Values.bareMetal.enabled -}}
 {{- fail (printf "%s.replicas is %d, and nodes outside the cluster reach one pod alone: set %s.replicas: 1" $key $replicas $key) -}}
 {{- end -}}
 {{- end -}}
@@ -150,7 +150,7 @@
 {{- if and (eq $outside.service.type "ClusterIP") (not (or $outside.grpcRoute.enabled $outside.tlsRoute.enabled)) -}}
 {{- fail "bareMetal.service.type ClusterIP is not reachable from outside: set LoadBalancer or NodePort, or bareMetal.grpcRoute.enabled or tlsRoute.enabled" -}}
 {{- end -}}
-{{- include "baton.checks.nodePorts" $outside.service -}}
+{{- include "baton.checks.nodePorts" (dict "service" $outside.service "replicas" .Values.router.replicas) -}}
 {{- end -}}
 {{- range $route := list "grpcRoute" "tlsRoute" -}}
 {{- $values := get $outside $route -}}
@@ -161,6 +161,9 @@
 {{- fail (printf "bareMetal.%s.enabled has no effect without bareMetal.enabled: set that too" $route) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $outside.grpcRoute.enabled (gt (int .Values.router.replicas) 1) -}}
+{{- fail (printf "router.replicas is %d, and bareMetal.grpcRoute leads nodes outside to any one of them: set router.replicas: 1" (int .Values.router.replicas)) -}}
+{{- end -}}
 {{- if and $outside.grpcRoute.enabled .Values.tls.enabled -}}
 {{- fail "bareMetal.grpcRoute ends TLS at the Gateway, but router and cache index ask machines for certificates: set bareMetal.tlsRoute instead" -}}
 {{- end -}}
@@ -170,30 +173,37 @@
 {{- include "baton.checks.join" . -}}
 {{- end -}}
 
+{{/* Each router has a number of its own: (dict "service" {...} "replicas" 2). */}}
 {{- define "baton.checks.nodePorts" -}}
 {{- $owners := dict -}}
 {{- range $name := list "routerNodePort" "cacheIndexNodePort" "joinNodePort" -}}
-{{- $port := int (get $ $name) -}}
-{{- with get $owners (toString $port) -}}
-{{- fail (printf "bareMetal.service.%s and %s are both %d: set two different ports" . $name $port) -}}
+{{- $first := int (get $.service $name) -}}
+{{- range $number := until (ternary 1 (int $.replicas) (or (not $first) (eq $name "cacheIndexNodePort"))) -}}
+{{- $port := add $first $number | toString -}}
+{{- with get $owners $port -}}
+{{- fail (printf "bareMetal.service.%s and %s are both %s: set two different ports%s" . $name $port (ternary ", as far apart as there are routers" "" (gt (int $.replicas) 1))) -}}
 {{- end -}}
-{{- if $port -}}{{- $_ := set $owners (toString $port) $name -}}{{- end -}}
+{{- if $first -}}{{- $_ := set $owners $port $name -}}{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "baton.checks.join" -}}
 {{- $join := .Values.bareMetal.join -}}
-{{- if not $join.existingSecret -}}
-{{- if $join.assignments -}}
+{{- $enrols := include "baton.tls.enrols" . -}}
+{{- if and (or $join.existingSecret $join.assignments) (not .Values.bareMetal.enabled) -}}
+{{- fail "bareMetal.join has no effect without bareMetal.enabled: set that too" -}}
+{{- end -}}
+{{- if and (or $join.existingSecret $join.assignments) (not .Values.tls.enabled) -}}
+{{- fail "bareMetal.join gives machines certificates, so connections need TLS: set tls.enabled" -}}
+{{- end -}}
+{{- if and $join.assignments (not $join.existingSecret) (or (not $enrols) .Values.tls.certManager.enabled) -}}
 {{- fail "bareMetal.join.assignments has no effect without a secret by which machines join: set bareMetal.join.existingSecret" -}}
 {{- end -}}
-{{- else -}}
-{{- if not .Values.bareMetal.enabled -}}
-{{- fail "bareMetal.join.existingSecret has no effect without bareMetal.enabled: set that too" -}}
+{{- if and $join.authority.existingSecret $enrols -}}
+{{- fail "bareMetal.join.authority names a key, but pods and machines get certificates of one authority: set tls.authoritySecret instead" -}}
 {{- end -}}
-{{- if not .Values.tls.enabled -}}
-{{- fail "bareMetal.join gives machines certificates, so connections need TLS: set tls.enabled, and a certificate of the authority whose key is in bareMetal.join" -}}
-{{- end -}}
+{{- if include "baton.join.secret" . -}}
 {{- if not $join.assignments -}}
 {{- fail "bareMetal.join does not say what machines run: set bareMetal.join.assignments, e.g. [{role: decode, settings: {engine: mlx, modelDir: /models/llama}}]" -}}
 {{- end -}}
@@ -201,6 +211,10 @@
 {{- fail (printf "bareMetal.join must tell machines where the cache index is: set bareMetal.join.cacheIndexAddress to host:port of Service %s-cache-index-outside" (include "baton.fullname" .)) -}}
 {{- end -}}
 {{- $service := .Values.bareMetal.service -}}
+{{- $replicas := int .Values.router.replicas -}}
+{{- if and (gt $replicas 1) (ne (len (splitList "," $join.routerAddress)) $replicas) -}}
+{{- fail (printf "bareMetal.join must tell machines where each of %d routers is: set bareMetal.join.routerAddress to host:port of Services %s-router-0-outside and so on, with commas, or router.replicas: 1" $replicas (include "baton.fullname" .)) -}}
+{{- end -}}
 {{- if and (eq $service.type "NodePort") (not $service.routerNodePort) (not $join.routerAddress) -}}
 {{- fail "bareMetal.join must tell machines where the router is, and its node port is any: set bareMetal.service.routerNodePort or bareMetal.join.routerAddress" -}}
 {{- end -}}
@@ -223,15 +237,22 @@
 
 {{- define "baton.checks.tls" -}}
 {{- $tls := .Values.tls -}}
-{{- $issuer := $tls.certManager.issuerRef.name -}}
-{{- if and $tls.enabled (not $tls.secretName) (not $issuer) -}}
-{{- fail "tls.enabled needs a certificate: set tls.secretName to a Secret with tls.crt, tls.key and ca.crt, or tls.certManager.issuerRef.name" -}}
+{{- $issued := $tls.certManager.enabled -}}
+{{- $given := list -}}
+{{- if $tls.secretName -}}{{- $given = append $given "tls.secretName" -}}{{- end -}}
+{{- if $tls.authoritySecret -}}{{- $given = append $given "tls.authoritySecret" -}}{{- end -}}
+{{- if $issued -}}{{- $given = append $given "tls.certManager.enabled" -}}{{- end -}}
+{{- if gt (len $given) 1 -}}
+{{- fail (printf "%s are set: set one" (join " and " $given)) -}}
 {{- end -}}
-{{- if and $tls.secretName $issuer -}}
-{{- fail "tls.secretName and tls.certManager.issuerRef.name are both set: set one" -}}
+{{- if and (not $tls.enabled) $given -}}
+{{- fail (printf "%s is set, but tls.enabled is false: set it to true" (first $given)) -}}
 {{- end -}}
-{{- if and (not $tls.enabled) (or $tls.secretName $issuer) -}}
-{{- fail "tls names a certificate, but tls.enabled is false: set it to true" -}}
+{{- if and $issued (not $tls.certManager.issuerRef.name) -}}
+{{- fail "tls.certManager.enabled needs who signs the authority: set tls.certManager.issuerRef.name" -}}
+{{- end -}}
+{{- if and $tls.certManager.issuerRef.name (not $issued) -}}
+{{- fail (printf "tls.certManager.issuerRef.name is set, which was a certificate for all pods: set tls.certManager.enabled if the issuer may sign an authority for certificates of their own, or have cert-manager keep that certificate and set tls.secretName: %s-tls" (include "baton.fullname" .)) -}}
 {{- end -}}
 {{- end -}}
 

@@ -3,6 +3,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   name              of all its objects
   role              word after `baton serve`, and its label
   pool              name of its pool, if it is a worker
+  kind              StatefulSet, if it is no Deployment
   asksKubernetes    whether it needs a token of the Kubernetes API
   image             control, cpu or cuda
   args              flags after the role
@@ -89,7 +90,7 @@ args:
   - "--tenant-secret-file=/etc/baton/api-keys/tenant.secret"
   {{- end }}
   {{- include "baton.tls.publicFlags" . | trim | nindent 2 }}
-  {{- with include "baton.tls.flags" (dict "root" . "isServer" false) | trim }}
+  {{- with include "baton.tls.flags" (dict "root" . "role" "gateway") | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with include "baton.flags" (omit $values.settings "allowedHosts") | trim }}
@@ -104,10 +105,14 @@ values: {{ toJson $values }}
 {{- $ports := include "baton.ports" . | fromYaml -}}
 name: {{ include "baton.fullname" . }}-router
 role: router
+{{- if .Values.bareMetal.enabled }}
+kind: StatefulSet
+{{- end }}
+asksKubernetes: {{ not (empty (include "baton.tls.enrols" .)) }}
 image: control
 ports:
   - {name: grpc, port: {{ $ports.router }}}
-  {{- if .Values.bareMetal.join.existingSecret }}
+  {{- if include "baton.join.isOpen" . }}
   - {name: join, port: {{ $ports.join }}}
   {{- end }}
   - {name: metrics, port: {{ $ports.metrics }}}
@@ -129,7 +134,7 @@ args:
   {{- with include "baton.join.flags" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
+  {{- with include "baton.tls.flags" (dict "root" . "role" "router") | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
@@ -159,7 +164,7 @@ args:
   - "--host={{ .Values.listenHost }}"
   - "--port={{ $ports.cacheIndex }}"
   - "--metrics-port={{ $ports.metrics }}"
-  {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
+  {{- with include "baton.tls.flags" (dict "root" . "role" "cache-index") | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
@@ -224,7 +229,7 @@ args:
   - "--engine={{ $values.engine }}"
   - "--model-dir={{ include "baton.model.dir" (dict "root" .root "source" $source) }}"
   - "--model-name={{ .root.Values.model.name }}"
-  {{- with include "baton.tls.flags" (dict "root" .root "isServer" true) | trim }}
+  {{- with include "baton.tls.flags" (dict "root" .root "role" .role) | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}

@@ -84,15 +84,24 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* What a node calls, whatever its role. */}}
-{{- define "baton.network.nodeEgress" -}}
-{{- $ports := include "baton.ports" . | fromYaml -}}
-# Register.
+{{/* A call of a router: (dict "root" $ "calls" true), without `calls` for a certificate alone. */}}
+{{- define "baton.network.routerEgress" -}}
+{{- $ports := include "baton.ports" .root | fromYaml -}}
+{{- if or .calls (include "baton.tls.enrols" .root) -}}
 - to:
-    {{- include "baton.network.peer" (dict "root" . "role" "router") | nindent 4 }}
+    {{- include "baton.network.peer" (dict "root" .root "role" "router") | nindent 4 }}
   ports:
+    {{- if .calls }}
     - {protocol: TCP, port: {{ $ports.router }}}
-{{- if or .Values.discovery.enabled .Values.discovery.readNodes }}
+    {{- end }}
+    {{- if include "baton.tls.enrols" .root }}
+    - {protocol: TCP, port: {{ $ports.join }}}
+    {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Egress to the Kubernetes API. */}}
+{{- define "baton.network.apiEgress" -}}
 # The Kubernetes API.
 - {{- with .Values.networkPolicy.apiServer.cidrs }}
   to:
@@ -104,6 +113,15 @@ spec:
     {{- range .Values.networkPolicy.apiServer.ports }}
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
+{{- end -}}
+
+{{/* What a node calls, whatever its role. */}}
+{{- define "baton.network.nodeEgress" -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+# Register.
+{{ include "baton.network.routerEgress" (dict "root" . "calls" true) }}
+{{- if or .Values.discovery.enabled .Values.discovery.readNodes }}
+{{ include "baton.network.apiEgress" . }}
 {{- end }}
 # Publish.
 - to:

@@ -64,17 +64,21 @@ subjects:
     namespace: {{ .root.Release.Namespace }}
 {{- end -}}
 
+{{/* Its kind is Deployment, unless the component says StatefulSet: pods with names that Services can choose. */}}
 {{- define "baton.deployment" -}}
 {{- $values := .component.values -}}
 apiVersion: apps/v1
-kind: Deployment
+kind: {{ .component.kind | default "Deployment" }}
 metadata:
   {{- include "baton.metadata" . | nindent 2 }}
 spec:
   {{- if not (dig "autoscaling" "enabled" false $values) }}
   replicas: {{ $values.replicas }}
   {{- end }}
-  {{- if dig "accelerator" "resource" "" $values }}
+  {{- if eq (default "" .component.kind) "StatefulSet" }}
+  serviceName: {{ .component.name }}
+  podManagementPolicy: Parallel
+  {{- else if dig "accelerator" "resource" "" $values }}
   # The pool may hold every accelerator of its kind: a new pod waits for an old one's.
   strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}
   {{- else }}
@@ -118,7 +122,7 @@ spec:
     {{- include "baton.selector" . | nindent 4 }}
   ports:
     {{- range .component.ports }}
-    {{- if has .name (list "grpc" "health") }}
+    {{- if has .name (list "grpc" "health" "join") }}
     - {name: {{ .name }}, port: {{ .port }}, targetPort: {{ .name }}{{ include "baton.tls.appProtocol" $ }}}
     {{- end }}
     {{- end }}

@@ -65,11 +65,8 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
     {{- end }}
-    {{- if .root.Values.tls.enabled }}
-    - name: tls
-      secret:
-        secretName: {{ include "baton.tls.secretName" .root }}
-        defaultMode: 0440
+    {{- with include "baton.tls.volumes" . }}
+    {{- . | nindent 4 }}
     {{- end }}
     {{- range .component.files }}
     - name: {{ .name }}
@@ -142,10 +139,8 @@ volumeMounts:
   {{- . | nindent 2 }}
   {{- end }}
   {{- end }}
-  {{- if .root.Values.tls.enabled }}
-  - name: tls
-    mountPath: /etc/baton/tls
-    readOnly: true
+  {{- with include "baton.tls.mounts" . }}
+  {{- . | nindent 2 }}
   {{- end }}
   {{- range .component.files }}
   - name: {{ .name }}
@@ -198,9 +193,9 @@ livenessProbe:
 - name: BATON_ROUTER_ADDRESS
   value: {{ include "baton.routersAddress" .root }}
 {{- if .root.Values.tls.enabled }}
-- {name: BATON_TLS_CERT_FILE, value: /etc/baton/tls/tls.crt}
-- {name: BATON_TLS_KEY_FILE, value: /etc/baton/tls/tls.key}
-- {name: BATON_TLS_CA_FILE, value: /etc/baton/tls/ca.crt}
+{{- range $end, $path := include "baton.tls.paths" .root | fromYaml }}
+- {name: BATON_TLS_{{ $end | replace "-" "_" | upper }}, value: {{ $path }}}
+{{- end }}
 - {name: BATON_TLS_SERVER_NAME, value: {{ .root.Values.tls.serverName | quote }}}
 {{- end }}
 {{- if ne .root.Values.logFormat "text" }}
@@ -246,7 +241,7 @@ topologySpreadConstraints:
     topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
     # Each generation of pods by itself: counted with those that it replaces, it would be spread to where these were not.
-    matchLabelKeys: [pod-template-hash]
+    matchLabelKeys: [{{ ternary "controller-revision-hash" "pod-template-hash" (eq (default "" $.component.kind) "StatefulSet") }}]
     labelSelector:
       matchLabels:
         {{- include "baton.selector" $ | nindent 8 }}
