@@ -16,13 +16,7 @@ from tests.kubernetes.release import Release
 from tests.kubernetes.results import Measured
 
 PAIRS = {"replicas": 2}
-TWO_OF_EACH = {
-    "gateway": PAIRS,
-    "poolDefaults": PAIRS,
-    "router": PAIRS,
-    "cacheIndex": PAIRS,
-    "discovery": {"enabled": True},
-}
+TWO_OF_EACH = {"gateway": PAIRS, "poolDefaults": PAIRS, "cacheIndex": PAIRS}
 
 
 @pytest.fixture
