@@ -7,23 +7,30 @@ import pytest
 from tests.charts.rendering import ALL, Manifest, manifests, pods
 
 _SLICES = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+_SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
 _NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_only_nodes_that_ask_kubernetes_have_a_token(name: str) -> None:
-    """Pools with discovery may read EndpointSlices of their namespace, or get nodes; nobody may do anything else."""
+    """Pools with discovery may read EndpointSlices of their namespace, or get nodes.
+
+    Routers that sign for pods may what every account may, a Job may make Secrets, and nobody anything else.
+    """
     objects = manifests(name)
     with_token = {pod_name for pod_name, pod in pods(objects) if pod["automountServiceAccountToken"]}
     following = {pod_name for pod_name, pod in pods(objects) if "--router-address=kubernetes://" in str(pod)}
     reading = {pod_name for pod_name, pod in pods(objects) if "--read-kubernetes-node=true" in str(pod)}
 
-    assert with_token == following | reading
-    assert _rules(objects, "Role") == {pod_name: [_SLICES] for pod_name in following}
+    signing = {pod_name for pod_name, pod in pods(objects) if "--join-pods=" in str(pod)}
+    making = {"baton-authority": [_SECRETS]} if "baton-authority" in {name for name, _ in pods(objects)} else {}
+
+    assert with_token == following | reading | signing | set(making)
+    assert _rules(objects, "Role") == {pod_name: [_SLICES] for pod_name in following} | making
     assert _rules(objects, "ClusterRole") == {f"llm-{pod_name}": [_NODES] for pod_name in reading}
-    assert _bound(objects, "Role") == {(pod_name, pod_name, "llm") for pod_name in following}
+    assert _bound(objects, "Role") == {(pod_name, pod_name, "llm") for pod_name in (*following, *making)}
     assert _bound(objects, "ClusterRole") == {(f"llm-{pod_name}", pod_name, "llm") for pod_name in reading}
-    assert bool(following) == bool(reading) == (name in ("gpu", "everything"))
+    assert bool(reading) == (name in ("gpu", "everything"))
 
 
 @pytest.mark.parametrize("name", ALL)

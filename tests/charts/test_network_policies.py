@@ -72,7 +72,7 @@ def test_clients_may_be_named() -> None:
 
 
 def test_outside_machines_reach_router_index_and_prefill_from_their_networks_alone() -> None:
-    """Bare-metal networks may come in where nodes register, publish and prefill."""
+    """Bare-metal networks may come in where nodes register, publish, prefill, and hold blocks."""
     objects = manifests("everything")
     inward = {
         each["metadata"]["labels"]["app.kubernetes.io/component"]
@@ -91,7 +91,7 @@ def test_outside_machines_reach_router_index_and_prefill_from_their_networks_alo
         if peer.get("ipBlock", {}).get("cidr") == "10.1.0.0/16"
     }
 
-    assert inward == {"router", "cache-index", "prefill"}
+    assert inward == {"router", "cache-index", "prefill", "decode"}
     assert outward == {"gateway": {8020, 8021, 8030}, "decode": {8020, 8021, 8030}}
 
 

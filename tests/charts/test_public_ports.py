@@ -68,12 +68,14 @@ def test_notes_say_what_is_open() -> None:
     """And nothing else; with client certificates whoever has none is kept out, and no test is offered."""
     minimal = _notes(_values({}))
     closed = _notes(_values(_OWN | {"tls.clientCertificates": True}))
-    plain = _notes(_values({}) | {"networkPolicy": {"enabled": False}})
+    guarded = _notes(_values({}) | {"tls": {"enabled": False}})
+    plain = _notes(_values({}) | {"tls": {"enabled": False}, "networkPolicy": {"enabled": False}})
 
     assert "clients of REST and gRPC have no TLS" in minimal
     assert "whoever reaches the gateway" in minimal
     assert "`helm test baton" in minimal
-    assert "NetworkPolicies alone keep" in minimal
+    assert "between pods have no TLS" not in minimal
+    assert "NetworkPolicies alone keep" in guarded
     assert "nothing keeps others" in plain
     assert not any(text in closed for text in ("clients of", "whoever reaches the gateway", "helm test"))
 

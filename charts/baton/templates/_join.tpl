@@ -67,7 +67,7 @@ What machines outside reach, each by a Service of its own: every router, for nod
 {{- end }}
 {{- if gt $replicas 1 }}
 {{- range $number := until $replicas }}
-- {role: router, name: {{ $name }}-router-{{ $number }}-outside, pod: {{ $name }}-router-{{ $number }}, number: {{ $number }}, listener: -{{ $number }}}
+- {role: router, name: {{ $name }}-router-{{ $number }}-outside, pod: {{ $name }}-router-{{ $number }}, number: {{ $number }}, listener: "-{{ $number }}"}
 {{- end }}
 {{- end }}
 - {role: cache-index, name: {{ $name }}-cache-index-outside, number: 0}
