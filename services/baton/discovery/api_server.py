@@ -57,6 +57,7 @@ class ApiServer:
             with urlopen(request, timeout=_CALL_SECONDS, context=context) as answer:  # noqa: S310
                 content: bytes = answer.read()
         except HTTPError as error:
+            error.close()
             told = f"the API server answered {error.code} {error.reason} for {path}"
             raise RefusedError(error.code, told) from error
         except OSError as error:
