@@ -50,11 +50,10 @@ MISTAKES = (
     Mistake("up --http-port {taken}", "port {taken} (HTTP) on 127.0.0.1 cannot be used: Address already in use; "),
     Mistake("up --http-port {port} --grpc-port {port}", "port {port} is wanted twice: HTTP and gRPC"),
     Mistake("up --host 203.0.113.1", "on 203.0.113.1 cannot be used: Cannot assign requested address"),
-    Mistake("up --model {tmp}/none", "--model: {tmp}/none is no model folder: there is no such folder"),
     Mistake(
-        "up --model meta-llama/Llama-3.1-8B",
-        "names of a hub are not fetched; run `hf download meta-llama/Llama-3.1-8B --local-dir Llama-3.1-8B`",
+        "up --model {tmp}/none", "{tmp}/none: there is no such folder, and it is no `org/name[@revision]` of a hub"
     ),
+    Mistake("models pull none", "model none: there is no such folder, and it is no `org/name[@revision]` of a hub"),
     Mistake("up --model {tmp}/llama.gguf", "it is a file; give the folder with config.json"),
     Mistake("up --model {tmp}", "it has no config.json"),
     Mistake(f"{UP} --model {{broken_config}}", "config.json is not JSON"),
@@ -89,7 +88,7 @@ MISTAKES = (
         "serve router --host 192.0.2.1", "would be believed without a certificate: set tls_cert_file, tls_key_file"
     ),
     Mistake(
-        "serve gateway --model-dir m --host 192.0.2.1", "set api_keys_file; or pass --insecure if none but friends"
+        "serve gateway --model-dir {tmp} --host 192.0.2.1", "set api_keys_file; or pass --insecure if none but friends"
     ),
     Mistake("up --host 0.0.0.0 --http-port {port} --grpc-port {other_port}", "have no certificates: pass --insecure"),
     Mistake("serve router --port many", "flag --port: Input should be a valid integer"),
@@ -110,7 +109,6 @@ MISTAKES = (
     Mistake("agent install --dry-run --jion-token x", "unknown flag --jion-token; did you mean --join-token?"),
     Mistake("authority create {tmp}", "{tmp} is not empty: its files would be replaced"),
     Mistake("authority token {tmp}", "authority: "),
-    Mistake("fetch http://here/x.tar --sha256 1 --into {tmp}/new", "--sha256: expected 64 hexadecimal digits, got '1'"),
 )
 
 

@@ -23,7 +23,7 @@ COMMANDS = (
     "simulate",
     "bench",
     "authority",
-    "fetch",
+    "models",
 )
 """Each is a module of this package: its `app`, or its `command` with its `CONTEXT_SETTINGS`, if it has some."""
 

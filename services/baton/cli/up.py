@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
 from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wait_until
 from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
+from baton.cli.models import pull
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.terminal.startup import QuietLines, StartingLine
@@ -34,7 +34,11 @@ from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
 from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
+from baton.weights.model_name import served_name_of
 
+_Model = Annotated[
+    str, typer.Option(help="Checkpoint folder, or org/name[@revision] of a hub; default: the demo model.")
+]
 _KeysFile = Annotated[
     str, typer.Option(help="File with a `name:key` per line: who may ask.", envvar="BATON_GATEWAY_API_KEYS_FILE")
 ]
@@ -70,8 +74,8 @@ class StopRequestedError(Exception):
 
 
 def command(
-    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the demo model.")] = None,
-    model_name: Annotated[str, typer.Option(help="Name to serve it under; default: the folder's name.")] = "",
+    model: _Model = "",
+    model_name: Annotated[str, typer.Option(help="Name to serve it under; default: the hub's, or the folder's.")] = "",
     lora: Annotated[
         list[str] | None, typer.Option(help="LoRA adapter in PEFT's format as NAME=FOLDER; may be repeated.")
     ] = None,
@@ -110,7 +114,7 @@ def command(
     """Start everything on this machine: gateway, router, cache index, a prefill and a decode node."""
     check_level(log_level)
     configure_logging("up", log_level)
-    model_dir = _check_model(model)
+    model_dir = _find_model(model)
     specs = (
         read_topology(nodes)
         if nodes
@@ -118,7 +122,7 @@ def command(
             parse_engine(prefill, "--prefill"), parse_engine(decode or _default_decode_engine(), "--decode")
         )
     )
-    name = model_name or _served_name(model, model_dir)
+    name = model_name or (served_name_of(model_dir) if model else "baton-demo")
     given = _given(
         api_keys_file=api_keys_file,
         cors_allow_origins=cors_allow_origins,
@@ -268,30 +272,20 @@ def _nodes_line(router: str) -> str:
     return "baton nodes" if router == DEFAULT_ROUTER else f"baton nodes --router {router}"
 
 
-def _check_model(model: Path | None) -> Path:
-    if model is None:
+def _find_model(model: str) -> Path:
+    """Return the folder of a model, fetched if it is a hub's and not here."""
+    if not model:
         from baton.demo import checkpoint_dir
 
-        model = checkpoint_dir()
-    if not (model / "config.json").is_file():
-        raise ConfigurationError(f"--model: {model} is no model folder: {_why_no_model(model)}")
-    return model.resolve()
-
-
-def _why_no_model(model: Path) -> str:
-    """Return what stands in the way, and what to do about it."""
-    if model.is_dir():
-        return "it has no config.json; give the folder that has it beside the *.safetensors files"
-    if model.is_file():
-        return "it is a file; give the folder with config.json, tokenizer and *.safetensors files (GGUF is not read)"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)):
-        fetch = f"`hf download {model} --local-dir {model.name}`, then --model {model.name}"
-        return f"there is no such folder, and names of a hub are not fetched; run {fetch}"
-    return "there is no such folder"
-
-
-def _served_name(model: Path | None, model_dir: Path) -> str:
-    return model_dir.name if model else "baton-demo"
+        return checkpoint_dir()
+    try:
+        folder = pull(model, make_console())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--{error.message}") from error  # which begins with `model NAME:`
+    if not (folder / "config.json").is_file():
+        remedy = "give the folder that has it beside the *.safetensors files"
+        raise ConfigurationError(f"--model {folder}: it has no config.json; {remedy}")
+    return folder.resolve()
 
 
 def _default_decode_engine() -> str:

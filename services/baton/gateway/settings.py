@@ -13,6 +13,8 @@ from baton.config.settings import ServiceSettings, process_index
 from baton.rpc.limits import PortLimits
 from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
+from baton.weights.hub import ModelFolder
+from baton.weights.model_name import served_name_of
 
 _CONNECTION_SHARE = 0.8
 """Of the pause before the drain: age of gRPC connections, which may vary by a tenth."""
@@ -29,10 +31,10 @@ class ChatModelSettings(ServiceSettings):
 
     group: ClassVar[str] = "Model"
 
-    model_dir: Path
-    """Hugging Face folder with the tokenizer and chat template of the model."""
+    model_dir: ModelFolder
+    """Hugging Face folder with the tokenizer and chat template of the model, or `org/name[@revision]` of a hub."""
     model_name: str = ""
-    """Name under which the nodes serve it; empty: the folder's name."""
+    """Name under which the nodes serve it; empty: the hub's, or the folder's name."""
     tool_call_parser: str = "auto"
     """Format of tool calls: deepseek, harmony, hermes, llama_json, mistral, pythonic, qwen_coder, none; auto: as the
     chat template has it."""
@@ -44,7 +46,7 @@ class ChatModelSettings(ServiceSettings):
     @property
     def served_name(self) -> str:
         """Return the name under which the model is served."""
-        return self.model_name or self.model_dir.resolve().name
+        return self.model_name or served_name_of(self.model_dir)
 
 
 class GatewayAddressSettings(ServiceSettings):

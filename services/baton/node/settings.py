@@ -16,6 +16,8 @@ from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
+from baton.weights.hub import ModelFolder
+from baton.weights.model_name import served_name_of
 
 EngineName = Literal["torch", "mlx", "mock"]
 MAX_ADAPTER_NAME_CHARACTERS = 128
@@ -28,10 +30,10 @@ class CheckpointSettings(ServiceSettings):
 
     group: ClassVar[str] = "Model"
 
-    model_dir: Path
-    """Hugging Face folder with config.json, tokenizer and safetensors."""
+    model_dir: ModelFolder
+    """Hugging Face folder with config.json, tokenizer and safetensors, or `org/name[@revision]` of a hub."""
     model_name: str = ""
-    """Name under which the model is served; empty: the folder's name."""
+    """Name under which the model is served; empty: the hub's, or the folder's name."""
     lora: str = Field(default="", json_schema_extra={REPEATABLE: True})
     """NAME=FOLDER of LoRA adapters in PEFT's format, separated by commas; the flag may be given several times."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "float32"
@@ -57,7 +59,7 @@ class CheckpointSettings(ServiceSettings):
     @property
     def served_name(self) -> str:
         """Return the name under which the model is served."""
-        return self.model_name or self.model_dir.resolve().name
+        return self.model_name or served_name_of(self.model_dir)
 
     @property
     def adapter_folders(self) -> Mapping[str, Path]:

@@ -1,0 +1,63 @@
+"""`baton models`: brings models of a hub to this machine, and lists those that are here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, print_table
+from baton.weights.hub import FetchProgress, cached_models, model_folder
+
+app = typer.Typer(no_args_is_help=True, help="Bring models of a hub to this machine; list those that are here.")
+
+
+@app.command("pull")
+def pull_command(model: Annotated[str, typer.Argument(help="org/name[@revision]; HF_TOKEN opens gated ones.")]) -> None:
+    """Fetch what is not here of a model, and print its folder."""
+    print(pull(model, Console(stderr=True)))
+
+
+@app.command("list")
+def list_command() -> None:
+    """Print the models that lie in the hub's cache of this machine, and what they take."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("model", "commit", "size", "folder"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    models = cached_models()
+    for model in models:
+        table.add_row(model.name.repository, model.name.revision[:12], format_bytes(model.num_bytes), str(model.folder))
+    if not models:
+        print("None is here yet; `baton models pull org/name` brings one.")
+        return
+    print_table(make_console(), table)
+
+
+def pull(model: str, console: Console) -> Path:
+    """Return the folder of a model; what has to be fetched is shown as it comes.
+
+    Raises:
+        ConfigurationError: If there is none, or it cannot be fetched.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(model, total=None, visible=False)
+        fetched: list[FetchProgress] = []
+
+        def show(progress: FetchProgress) -> None:
+            fetched.append(progress)
+            is_new = progress.done_bytes < progress.total_bytes or len(fetched) > 1
+            bar.update(task, total=progress.total_bytes, completed=progress.done_bytes, visible=is_new)
+
+        folder = model_folder(model, show)
+    if len(fetched) > 1:
+        console.print(
+            f"[green]✓[/] fetched {fetched[-1].name}: {format_bytes(fetched[-1].total_bytes)}", highlight=False
+        )
+    return folder
