@@ -13,6 +13,8 @@ BatonError
 ├── AttemptReusedError       (request_id, attempt) is running already                   ABORTED
 ├── SupersededError          another process has this node's name                       ABORTED
 ├── StreamBrokenError        a KV stream broke its own rules                            DATA_LOSS
+├── PassFailedError          a pass of the model fails whenever it computes a request   INTERNAL
+├── QuarantinedError         a request has ended passes or processes, and is refused    FAILED_PRECONDITION
 ├── NonFiniteLogitsError     a model gave no number to choose a token by                INTERNAL
 ├── ConstraintError          an output cannot be continued in its form                  INTERNAL
 └── ConfigurationError       a service cannot start with its settings                   (exit status 2)
@@ -118,6 +120,18 @@ class StreamBrokenError(BatonError):
     """A KV stream ended early or broke its own rules: gap, overlap, checksum, count."""
 
     reason = "KV_STREAM_BROKEN"
+
+
+class PassFailedError(BatonError):
+    """A pass that computed this request, and no other, has failed."""
+
+    reason = "PASS_FAILED"
+
+
+class QuarantinedError(BatonError):
+    """A request has ended passes or processes wherever it was tried; its fingerprint is in the metadata."""
+
+    reason = "QUARANTINED"
 
 
 class NonFiniteLogitsError(BatonError):

@@ -91,19 +91,22 @@ class Broken(MockPass):
 
 
 class GarblingRunner(BreakingRunner):
-    """One on which the pass that breaks leaves garbage in its blocks."""
+    """One on which the pass that breaks leaves garbage in the blocks that it was to fill."""
 
     on_break: Callable[[], None]
+    has_broken = False
 
     def launch(self, *arguments: Any, **options: Any) -> MockPass:
-        """Compute, or leave garbage and tell that what comes from here on finds it."""
+        """Compute, or leave garbage and tell, once, that what comes from here on finds it."""
         launched = super().launch(*arguments, **options)
         if isinstance(launched, Broken):
             for span in arguments[0]:
-                self._states[:, span.block_table] = 7
-                self._sums[span.block_table] = 7 * len(self._states)
-            self.bad_token = -2
-            self.on_break()
+                blocks = span.block_table[span.start // self.block_tokens :]
+                self._states[:, blocks] = 7
+                self._sums[blocks] = 7 * len(self._states)
+            if not self.has_broken:
+                self.has_broken = True
+                self.on_break()
         return launched
 
 

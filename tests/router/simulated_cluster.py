@@ -17,7 +17,7 @@ from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
 from baton.decode.measurement import LinkMeter, ReceptionClock
 from baton.engine.scheduling.admission import short_tokens
-from baton.engine.scheduling.scheduler import PromptDemand, share_tokens
+from baton.engine.scheduling.shares import PromptDemand, share_tokens
 from baton.router.calibration import Comparison
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome
 from baton.router.state import RouterState, StateLimits

@@ -17,7 +17,7 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.measurement import Reception, count_prompt, finished_message, local_summary, measure_resources
 from baton.decode.peers import PeerSet
-from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, Isolated, PromptScored, TokenReady
 from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
@@ -40,6 +40,9 @@ class GenerationSink(Protocol):
 
     def token(self, output_index: int, token: SampledToken) -> None:
         """Take the next token."""
+
+    def isolated(self, isolated: Isolated) -> None:
+        """Take that the next pass is the generation's alone, or is not."""
 
     def finished(self, finished: messages.Finished) -> None:
         """Take the end."""
@@ -189,6 +192,8 @@ class Generation:
             self._receive(event)
         elif isinstance(event, FrameLanded) and self._arrival is not None:
             self._arrival.frame_landed()
+        elif isinstance(event, Isolated):
+            self._sink.isolated(event)
         elif isinstance(event, PromptScored):
             self._sink.prompt(event.position, event.tokens)
         elif isinstance(event, Ended):
@@ -246,6 +251,7 @@ class Generation:
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
+            is_suspect=request.is_suspect,
             placement_id=request.placement.placement_id,
         )
 

@@ -16,6 +16,7 @@ import grpc
 
 from baton.decode.generation import DecodeGenerator, Generation
 from baton.decode.single_generation import generate_single
+from baton.engine.events import Isolated
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, UnavailableError
 from baton.internal.v1 import decode_service_pb2 as messages
@@ -169,6 +170,7 @@ class GatewayCall:
                 try:
                     async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
                         await write(batch.message())
+                        batch.note_written()
                 except TimeoutError:
                     text = f"the gateway took no message for {WRITE_TIMEOUT_SECONDS:g} s"
                     raise UnavailableError(text, reason="SLOW_GATEWAY") from None
@@ -242,6 +244,9 @@ class _GatewayStream:
         else:
             batch.add_token(self._id, output_index, token.token_id)
 
+    def isolated(self, isolated: Isolated) -> None:
+        self._call.open_batch().add_isolated(self._id, isolated)
+
     def finished(self, finished: messages.Finished) -> None:
         self._call.open_batch().add_finished(self._id, finished)
         self._call.forget(self._id)
@@ -267,7 +272,9 @@ class ResponseBatch:
         self._chunks: list[messages.StreamTokens] = []
         self._finished: list[messages.StreamFinished] = []
         self._failed: list[messages.StreamFailed] = []
-        self._is_engine_alive = False
+        self._is_engine_alive = self._is_leaving = False
+        self._alone_stream_id: int | None = None
+        self._told = list[Callable[[], None]]()
         self._num_prompt_tokens = 0
 
     @property
@@ -317,6 +324,20 @@ class ResponseBatch:
         """Say that the engine has answered."""
         self._is_engine_alive = True
 
+    def add_isolated(self, stream_id: int, isolated: Isolated) -> None:
+        """Say whether the next pass is a stream's alone; the engine waits until that is written."""
+        self._alone_stream_id = stream_id if isolated.is_alone else 0
+        self._told.append(isolated.told)
+
+    def add_leaving(self) -> None:
+        """Say that the node shuts down."""
+        self._is_leaving = True
+
+    def note_written(self) -> None:
+        """Tell those that wait for it."""
+        for told in self._told:
+            told()
+
     def message(self) -> messages.ServeResponse:
         """Return what has been gathered."""
         return messages.ServeResponse(
@@ -329,4 +350,6 @@ class ResponseBatch:
             finished=self._finished,
             failed=self._failed,
             is_engine_alive=self._is_engine_alive,
+            alone_stream_id=self._alone_stream_id,
+            is_leaving=self._is_leaving,
         )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from baton.decode.generation import DecodeGenerator
+from baton.engine.events import Isolated
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.internal.v1 import decode_service_pb2 as messages
@@ -58,6 +59,9 @@ class _SingleStream:
         if self._has_logprobs:
             self._chunk.logprobs.append(token_to_proto(token))
         self._has_news.set()
+
+    def isolated(self, isolated: Isolated) -> None:
+        isolated.told()  # a call of its own has no others beside it
 
     def finished(self, finished: messages.Finished) -> None:
         self._finished = finished

@@ -103,7 +103,7 @@ class Engine:
             clock,
             deliver=self._deliver,
             await_command=self._await_command,
-            is_gap_wanted=lambda: bool(self._reads.queue),
+            is_gap_wanted=lambda: bool(self._reads.queue) or self.scheduler.has_suspects,
         )
         self._ingest = Ingest(
             runner,

@@ -70,6 +70,16 @@ class FrameLanded:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolated:
+    """The next pass is the request's alone, or passes are shared again. The engine waits until that has been told."""
+
+    is_alone: bool
+    """Whether it is alone."""
+    told: Callable[[], None]
+    """Called, by any thread, once whoever has to know may know."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The request is complete; nothing of it is left in the engine."""
 
@@ -107,7 +117,7 @@ class Failed:
     """What went wrong."""
 
 
-EngineEvent = Admitted | PromptScored | TokenReady | FrameLanded | Ended | Failed
+EngineEvent = Admitted | PromptScored | TokenReady | FrameLanded | Isolated | Ended | Failed
 
 
 Listener = Callable[[EngineEvent], None]

@@ -223,6 +223,8 @@ class EngineRequest:
     """Whether to neither read nor fill the prefix cache."""
     export: KvExportSpec | None = None
     """For PREFILL: what is handed out; None: nothing."""
+    is_suspect: bool = False
+    """Whether it may have ended a process: until some tokens have come it has passes of its own, told beforehand."""
     placement_id: str = ""
     """The router's name for the decision that brought it here; empty: there was none."""
 

@@ -23,7 +23,7 @@ from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import FinishReason, Sequence
-from baton.errors import BatonError, NonFiniteLogitsError
+from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class RequestRegistry:
         except Exception as error:
             log.exception("runner_failed")
             for sequence in sequences:
-                self.end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
+                self.end(sequence, Failed(PassFailedError(f"the engine failed: {type(error).__name__}: {error}")))
 
     def end_if_complete(self, sequence: Sequence) -> None:
         """End a sequence whose last token ends its output."""

@@ -17,6 +17,8 @@ FinishReason = Literal["stop", "length"]
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
+SUSPECT_TOKENS = 8
+"""New tokens of a suspected request that are computed alone: passes that were launched together may have ended it."""
 
 
 class Phase(Enum):
@@ -141,6 +143,9 @@ class Sequence:
     """Whether it has ever had blocks."""
     scoring: PromptScoring | None = None
     """How far the prompt's log-probabilities are; None: they are not wanted."""
+    suspect_end: int = 0
+    """Until so many of its positions are computed, it has passes of its own: one that others shared has failed; 0: it
+    is not suspected."""
     restore: RestoreState | None = None
     """How blocks come back from host memory or disk; None: that has never been tried."""
     stats: SequenceStats = field(default_factory=SequenceStats)
@@ -291,7 +296,7 @@ def new_sequence(
     block_tokens: int,
 ) -> Sequence:
     """Return the sequence of a request, waiting. Without a limit it ends where the context or the memory does."""
-    params = request.params
+    params, num_tokens = request.params, len(request.prompt_token_ids) + len(request.output_token_ids)
     room = max_context_tokens - len(request.prompt_token_ids)
     room_in_pool = max(1, max_pool_tokens - len(request.prompt_token_ids))
     max_output_tokens = min(params.max_tokens or room_in_pool, room)
@@ -305,5 +310,6 @@ def new_sequence(
         token_ids=[*request.prompt_token_ids, *request.output_token_ids],
         num_prompt_tokens=len(request.prompt_token_ids),
         purpose=request.purpose,
+        suspect_end=num_tokens + SUSPECT_TOKENS if request.is_suspect else 0,
         scoring=PromptScoring(len(request.prompt_token_ids) - 1) if request.is_scored else None,
     )

@@ -26,6 +26,7 @@ from baton.gateway.api.rest_api import RestApi
 from baton.gateway.api.routes import exo_endpoints, model_endpoints, page_endpoints, ui_endpoints
 from baton.gateway.api.ui.page import Ui
 from baton.gateway.cluster.node_links import NodeLinks
+from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.generator import TextGenerator
@@ -113,10 +114,12 @@ async def _run(
     held = HeldBytes(memory.held_bytes)
     tenants = TenantSalts(settings.tenant_secret_file)
     preparation = Preparation(tokenizer, catalog, model_format, tenants, num_threads=settings.tokenizer_threads)
+    quarantine = Quarantine(clock, metrics)
     streams = TokenStreams(
         router,
         links.follow,
         metrics,
+        quarantine,
         max_attempts=settings.max_attempts,
         token_timeout_seconds=settings.token_timeout_seconds,
         request_timeout_seconds=settings.request_timeout_seconds,
@@ -127,15 +130,15 @@ async def _run(
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         deadlines = Deadlines(settings.request_timeout_seconds)
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
-        started = int(time.time())
-        own_scrape = None if settings.is_shared else scrape
+        started, own_scrape = int(time.time()), None if settings.is_shared else scrape
         pages = Pages(catalog, model_format.output_format, own_scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
         if settings.has_exo_endpoints:
-            exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
+            exo = ExoApi(router, catalog, instances, quarantine, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:
-            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock, _exposures(settings)))
+            ui = Ui(router, journal, quarantine, settings.served_name, clock, _exposures(settings))
+            endpoints += ui_endpoints(ui)
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)

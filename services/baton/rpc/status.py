@@ -36,6 +36,8 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.AttemptReusedError: grpc.StatusCode.ABORTED,
     errors.SupersededError: grpc.StatusCode.ABORTED,
     errors.StreamBrokenError: grpc.StatusCode.DATA_LOSS,
+    errors.PassFailedError: grpc.StatusCode.INTERNAL,
+    errors.QuarantinedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NonFiniteLogitsError: grpc.StatusCode.INTERNAL,
     errors.ConstraintError: grpc.StatusCode.INTERNAL,
 }
@@ -54,6 +56,8 @@ _CLASSES: dict[str, type[errors.BatonError]] = {
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,
+    "PASS_FAILED": errors.PassFailedError,
+    "QUARANTINED": errors.QuarantinedError,
     "NON_FINITE_LOGITS": errors.NonFiniteLogitsError,
     "STRUCTURED_OUTPUT_FAILED": errors.ConstraintError,
 }
@@ -137,7 +141,12 @@ def error_from_status(
 
 def without_address(error: errors.BatonError, message: str) -> errors.BatonError:
     """Return an error for clients, who need not learn where processes are: with a message of ours, if it is gRPC's."""
-    return errors.UnavailableError(message, reason=error.reason) if _OF_CONNECTION in error.metadata else error
+    return errors.UnavailableError(message, reason=error.reason) if is_of_connection(error) else error
+
+
+def is_of_connection(error: errors.BatonError) -> bool:
+    """Return whether gRPC itself gave an error, and no peer."""
+    return _OF_CONNECTION in error.metadata
 
 
 def error_from_parts(code: int, message: str, reason: str, metadata: dict[str, str]) -> errors.BatonError:

@@ -264,6 +264,9 @@ PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken fr
 FAILED_LOOKUPS = MetricName(
     "baton.cache_lookups.failed", "{lookup}", "Placements without an answer from the cache index, by REASON."
 )
+QUARANTINED = MetricName(
+    "baton.requests.quarantined", "{request}", "Requests refused for ending passes or processes, by TENANT."
+)
 RETRIES = MetricName("baton.retries", "{retry}", "Further attempts at requests, by REASON.")
 CACHED_PROMPT_TOKENS = MetricName(
     "baton.prompt_tokens.cached", "{token}", "Prompt tokens from a prefix cache, by SIDE."

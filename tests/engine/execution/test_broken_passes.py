@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from baton.engine.events import Admitted, Ended, Failed
+from baton.engine.events import Admitted, Failed
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
@@ -40,7 +40,7 @@ def _coming_behind_what_breaks(request: EngineRequest, **limits: int) -> Iterato
     with rig:
         assert isinstance(broken.until(Failed), Failed)
         yield rig, came[0]
-        beside.until(Ended, Failed)
+        assert beside.result() == expected_tokens(prompt_of(40, seed=3), 8)
 
 
 @pytest.mark.parametrize("max_step_prompts", [0, 1])

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from baton.gateway.cluster import node_links
-from baton.gateway.cluster.token_stream import Attempt
+from baton.gateway.cluster.attempt import Attempt
 from baton.gateway.server import RunningGateway
 from baton.internal.v1 import decode_service_pb2 as decode
 from baton.rpc.channel import open_channel

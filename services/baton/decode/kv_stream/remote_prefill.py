@@ -17,7 +17,14 @@ from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option
 from baton.decode.measurement import FrameTimeline
 from baton.engine.events import Admitted
-from baton.errors import AttemptReusedError, BatonError, StreamBrokenError, UnavailableError
+from baton.errors import (
+    AttemptReusedError,
+    BatonError,
+    NonFiniteLogitsError,
+    PassFailedError,
+    StreamBrokenError,
+    UnavailableError,
+)
 from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
 from baton.internal.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.kv.kv_format import KvLayout
@@ -199,11 +206,14 @@ class RemotePrefill:
         self._fallback_reason = reason
         self._metrics.add(names.FALLBACKS, 1, {names.REASON: reason})
         trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
-        self._node.engine.fall_back(self._engine_id, progress.complete_tokens)
+        num_sound_tokens = 0 if isinstance(error, NonFiniteLogitsError) else progress.complete_tokens
+        self._node.engine.fall_back(self._engine_id, num_sound_tokens)
         return None
 
     def _choose(self, option: PrefillOption, error: Exception) -> PrefillOption | None:
         progress = self._reader.progress
+        if isinstance(error, PassFailedError | NonFiniteLogitsError):  # whatever it was, it needs no further node
+            return None
         if progress.is_complete:  # the first token alone is missing: one position computed here gives it
             return None
         broken = Broken(

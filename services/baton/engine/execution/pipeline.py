@@ -6,30 +6,32 @@ tokens of a pass by itself where it can; else they are sampled from its logits h
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from enum import Enum, auto
 from typing import NamedTuple
 
-import numpy as np
-
-from baton.engine.events import PromptScored
+from baton.engine.events import Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
+from baton.engine.execution.host_sampling import PassResult, draws_of, sampled_result
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
-from baton.engine.runners.base import NOT_FINITE, Launched, Logits, Runner
-from baton.engine.runners.drawing import Draws
-from baton.engine.sampling import ChosenRows, SampledToken, not_finite_error, sample, score, uniform
+from baton.engine.runners.base import NOT_FINITE, Launched, Runner
+from baton.engine.sampling import not_finite_error
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.scheduling.step import Sampled, Scored, Step
+from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Phase, Sequence
-from baton.errors import NonFiniteLogitsError
+
+log = logging.getLogger(__name__)
 
 _REST_SHARE = 0.8
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
 pass. The remainder is for planning, and for passes that take less than the one before."""
+_TELL_SECONDS = 0.5
+"""For a gateway that takes nothing to be told that a request is computed alone."""
 _LEAST_REST_SECONDS = 1e-3
 """Shorter rests cost more than they bring."""
 
@@ -102,6 +104,9 @@ class Pipeline:
         Returns:
             Whether there was anything: if not, only a command can change what the scheduler plans next.
         """
+        suspect = step.sequences[0] if step.is_alone and step.sequences else None
+        if suspect is not None:
+            self._tell_alone(suspect, is_alone=True)
         launched = self._launch(step)
         before, self._in_flight = self._in_flight, launched
         if before is not None:
@@ -112,7 +117,17 @@ class Pipeline:
         if self._in_flight is not None and not (runs_ahead and self._in_flight.is_plain):
             launched, self._in_flight = self._in_flight, None
             self._settle(launched, launched.step.num_passes - 1)
+        if suspect is not None:
+            self._tell_alone(suspect, is_alone=False)
         return launched is not None or before is not None or bool(step.members)
+
+    def _tell_alone(self, sequence: Sequence, *, is_alone: bool) -> None:
+        """Have it known whose the next pass is, should it end the process; nobody waits for who suspects nobody."""
+        if sequence.request.is_suspect and sequence.phase is not Phase.FINISHED:
+            told = threading.Event()
+            self._registry.tell(sequence, Isolated(is_alone, told.set))
+            self._deliver()
+            told.wait(_TELL_SECONDS)
 
     def copy_out(self, step: Step) -> None:
         """Copy out what a step's blocks held, behind the pass in flight; a failure fails those admitted."""
@@ -159,6 +174,10 @@ class Pipeline:
                 self.timer.begin(step, self._free_since)
             launched = launch(self._runner, step, choice, self._in_flight)
         except Exception as error:  # the edge of the pass's work
+            self._scheduler.progress.begin(step)  # as one that fails on the device
+            before, self._in_flight = self._in_flight, None
+            if before is not None:
+                self._settle(before, before.step.num_passes - 1)
             self._fail(step, error)
             return None
         self._scheduler.progress.begin(step)
@@ -228,11 +247,16 @@ class Pipeline:
             registry.end_if_complete(sequence)
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Fail the requests of a pass, and take back what it gave to the prefix cache."""
+        """Take back a pass; fail the request that had it for itself, of several have each computed alone."""
         self.timer.end()
-        with self._registry.failing(*step.members):
-            raise error
-        self._scheduler.undo(step)
+        members = [each for each in step.members if each.phase is not Phase.FINISHED]
+        if len(members) > 1:
+            log.warning("pass_failed count=%d cause=%r: each is computed alone", len(members), error)
+            self._scheduler.isolate(step)
+        else:
+            with self._registry.failing(*members):
+                raise error
+            self._scheduler.undo(step)
         self._health.note(None)
 
 
@@ -262,35 +286,6 @@ def token_choice_of(step: Step) -> TokenChoice:
     if is_greedy:
         return TokenChoice.GREEDY
     return TokenChoice.ON_HOST if step.duplicates else TokenChoice.DRAWN
-
-
-def draws_of(step: Step) -> Draws:
-    """Return what the rows of a pass, or of several in a row, are drawn with."""
-    temperatures = np.zeros(step.num_rows)
-    uniforms = np.zeros((step.num_passes, step.num_rows))
-    for sequence, row in step.sampled:
-        params = sequence.request.params
-        if params.temperature:
-            temperatures[row] = params.temperature
-            position = sequence.num_output_tokens + sequence.num_ahead
-            for index in range(step.num_passes):
-                uniforms[index, row] = uniform(params.seed, position + index)
-    return Draws(temperatures, uniforms)
-
-
-class PassResult(NamedTuple):
-    """What a pass brought."""
-
-    sequences: list[Sequence]
-    """Sequences that get a token, in order of arrival."""
-    token_ids: list[int]
-    """Their tokens."""
-    scores: list[tuple[Scored, list[SampledToken]]]
-    """The prompt's tokens after the positions scored."""
-    failures: list[tuple[Sequence, Exception]]
-    """Sequences whose logits gave neither, and why; they are not among `sequences`."""
-    tokens: list[SampledToken] | None = None
-    """The tokens with what was asked of them besides; None: nothing."""
 
 
 class Pass(NamedTuple):
@@ -342,22 +337,9 @@ def collect(computed: Pass, index: int = 0) -> PassResult:
     elif computed.is_plain:
         result = _plain_result(step, launched.tokens(index))
     else:
-        result = _result(step, launched.logits())
+        result = sampled_result(step, launched.logits())
     step.is_computed = True
     return result
-
-
-def _result(step: Step, logits: Logits) -> PassResult:
-    scores, failures = _score(logits, step.scored)
-    failed = dict(failures)
-    sequences, tokens = list[Sequence](), list[SampledToken]()
-    for sequence, outcome in _sample(logits, step.sampled):
-        if isinstance(outcome, Exception):
-            failed.setdefault(sequence, outcome)
-        elif sequence not in failed:
-            sequences.append(sequence)
-            tokens.append(outcome)
-    return PassResult(sequences, [token.token_id for token in tokens], scores, list(failed.items()), tokens)
 
 
 def _plain_result(step: Step, chosen: list[int]) -> PassResult:
@@ -373,28 +355,3 @@ def _plain_result(step: Step, chosen: list[int]) -> PassResult:
         [],
         [(sequence, not_finite_error()) for sequence in spoiled],
     )
-
-
-def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken | Exception]]:
-    if not sampled:
-        return []
-    chosen = ChosenRows(logits, [entry.row for entry in sampled])
-    outcomes = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
-    return [(entry.sequence, outcome) for entry, outcome in zip(sampled, outcomes, strict=True)]
-
-
-def _score(
-    logits: Logits, scored: Seq[Scored]
-) -> tuple[list[tuple[Scored, list[SampledToken]]], list[tuple[Sequence, Exception]]]:
-    """Return how probable the model found each token of parts of prompts, and where it could not say."""
-    scores: list[tuple[Scored, list[SampledToken]]] = []
-    failures: list[tuple[Sequence, Exception]] = []
-    for entry in scored:
-        sequence, first = entry.sequence, entry.position + 1
-        rows = logits.rows(range(entry.row, entry.row + entry.num_rows))
-        token_ids = sequence.token_ids[first : first + entry.num_rows]
-        try:
-            scores.append((entry, score(rows, token_ids, sequence.request.params.num_prompt_logprobs or 0)))
-        except NonFiniteLogitsError as error:
-            failures.append((sequence, error))
-    return scores, failures

@@ -8,6 +8,7 @@ same pass, because a pass writes K and V of all its spans before any of them rea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from baton.capacity.cost import SHORT_SHARE
@@ -75,16 +76,18 @@ class BatchAdmission:
             num_slots -= 1
         return min(num_tokens, limit)
 
-    def admit(self, step: Step, budget: StepBudget) -> None:
+    def admit(self, step: Step, budget: StepBudget, suspects: Seq[Sequence] = ()) -> None:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
 
         A sequence that awaits what another one computes lets sequences behind it pass. So does a sequence for which
         there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
         has no room holds up the prompts for other nodes behind it, but for those that have begun: these make room. Who
-        generates here or receives needs no room for exports, and passes.
+        generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
-        for sequence in self._queues.waiting[:MAX_CANDIDATES]:
+        for sequence in suspects or self._queues.waiting[:MAX_CANDIDATES]:
+            if sequence.suspect_end and sequence not in suspects:
+                continue
             if not self.has_slot or (blocked and not self._pool.num_available):
                 break
             if blocked and not self._may_overtake(sequence, blocked):

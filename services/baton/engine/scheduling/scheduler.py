@@ -17,9 +17,7 @@ other, whatever shared a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
 
 from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
@@ -27,6 +25,7 @@ from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
+from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
@@ -73,6 +72,12 @@ class Scheduler:
         self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
+        self._suspects = list[Sequence]()
+
+    @property
+    def has_suspects(self) -> bool:
+        """Return whether a sequence is to be computed alone: passes must not overlap then."""
+        return bool(self._suspects)
 
     @property
     def waiting(self) -> Seq[Sequence]:
@@ -108,6 +113,8 @@ class Scheduler:
             )
         self._num_arrived += 1
         sequence.queue_key = QueueKey(due_seconds(now, sequence.request.priority), self._num_arrived)
+        if sequence.suspect_end:
+            self._suspects.append(sequence)
         self._queues.add(sequence)
 
     def schedule(self) -> Step:
@@ -124,14 +131,18 @@ class Scheduler:
             self._last = self._last.again()
             self._last.swaps.outs = self.swap_outs()
             return self._last
-        self._last = step = Step.after(self._last)
+        before, self._last = self._last, Step.after(self._last)
+        step, may_be_alone = self._last, bool(self._suspects) and (before.is_computed or not before.spans)
         self._num_changes = self._queues.num_changes
-        prompts = self._add_decoding(step)
-        budget = self._budget(step, prompts)
-        if prompts:
-            self._add_prompts(step, prompts, budget)
-        if self.waiting and not (is_short and step.spans):  # sequences preempted here would come back for a pass or two
-            self.admission.admit(step, budget)
+        if before.is_alone or not (may_be_alone and self._add_suspect(step)):
+            prompts = self._add_decoding(step)
+            budget = self._budget(step, prompts)
+            if prompts:
+                self._add_prompts(step, prompts, budget)
+            if self.waiting and not (is_short and step.spans):  # who was preempted here would be back for a pass or two
+                self.admission.admit(step, budget)
+            if may_be_alone and not step.members:
+                self._add_suspect(step)
         step.swaps.outs = self.swap_outs()
         return step
 
@@ -153,14 +164,28 @@ class Scheduler:
 
     def undo(self, step: Step) -> None:
         """Take back a pass that was in flight when one failed: its sequences that still run are computed again."""
+        self._last = Step()
         self.progress.take_back(step)
         self.offload.forget([*step.cache.filled, *step.cache.stored])
         for sequence in reversed(step.members):
             if sequence.phase is Phase.RUNNING:
                 self._preempt(sequence)
 
+    def isolate(self, step: Step) -> None:
+        """Take back a pass that has failed: each of its sequences is computed alone until it is beyond that pass."""
+        spans = dict(zip(step.sequences, step.spans, strict=True))
+        for sequence in step.members:
+            if sequence.phase is not Phase.FINISHED:
+                span = spans.get(sequence)
+                sequence.suspect_end = span.start + len(span.token_ids) + step.num_passes - 1 if span else 1
+                self._suspects.append(sequence)
+        self.undo(step)
+
     def note_pass(self, step: Step, seconds: float) -> None:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
+        for sequence in step.sequences if step.is_alone else ():
+            if sequence.num_computed >= sequence.suspect_end:
+                sequence.suspect_end = 0
         if step.spans:
             self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0)
             if seconds > 0.0:
@@ -224,18 +249,32 @@ class Scheduler:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
         is_same_batch = self._num_changes == self._queues.num_changes
         is_closed = not self.waiting or not self.admission.has_slot
-        return is_same_batch and is_closed and self._last.may_repeat(len(self.running))
+        return is_same_batch and is_closed and not self._suspects and self._last.may_repeat(len(self.running))
 
     def _add_decoding(self, step: Step) -> list[Sequence]:
         """Add the next position of every decoding sequence whose output may still grow; return the others."""
         prompts, room = list[Sequence](), self._limits.max_step_tokens
-        for sequence in self.running:
+        for sequence in [each for each in self.running if not each.suspect_end] if self._suspects else self.running:
             num_ahead = sequence.num_ahead
             if len(sequence.token_ids) + num_ahead - sequence.num_computed > 1:
                 prompts.append(sequence)
             elif step.num_tokens < room and (not num_ahead or sequence.num_outputs_left > 0):
                 step.add_decoding(sequence)
         return prompts
+
+    def _add_suspect(self, step: Step) -> bool:
+        """Add to an empty pass what it computes of a suspected sequence; return whether there is one with blocks."""
+        self._suspects = [each for each in self._suspects if each.suspect_end and each.phase is not Phase.FINISHED]
+        suspects = [each for each in self._suspects if each.phase is not Phase.RECEIVING]
+        if not suspects:
+            return False
+        first = min(suspects, key=lambda each: (each.phase is Phase.WAITING, each.queue_key))
+        if first.phase is Phase.RUNNING:
+            step.add(first, min(first.num_chunk_tokens, self._limits.max_step_tokens))
+        else:
+            self.admission.admit(step, StepBudget(self._limits.max_step_tokens, 1), (first,))
+        step.is_alone = bool(step.members)
+        return step.is_alone
 
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
@@ -285,65 +324,6 @@ def due_seconds(arrival_seconds: float, priority: int) -> float:
         priority: Lower comes earlier.
     """
     return arrival_seconds + LEVEL_SECONDS * priority
-
-
-def reachable_target(target_seconds: float, decode_seconds: float, num_waiting: int, num_decoding: int) -> float:
-    """Return what a pass may take: the target, if decoding alone takes less than that.
-
-    A target that decoding alone misses protects nothing, and would starve prompts for it. Then a pass takes so much
-    longer that those who decode, num_decoding · seconds, lose no more than those who wait gain, num_waiting · a pass.
-    """
-    if decode_seconds < target_seconds:
-        return target_seconds
-    return decode_seconds * (1.0 + num_waiting / max(1, num_decoding))
-
-
-class PromptDemand(NamedTuple):
-    """What a prompt could use of a pass."""
-
-    num_tokens: int
-    """Positions that may be computed of it in one pass, 1 or more."""
-    num_pending: int
-    """Positions that are left of it in all."""
-    priority: int
-    """Its request's."""
-
-
-def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
-    """Deal a pass's positions out to prompts.
-
-    A `SHORT_SHARE` goes to who has least left, so that a short prompt never waits for all of a long one; the rest in
-    order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
-    higher ones leave. What one share has left over, the other uses.
-
-    Args:
-        demands: In order of turns.
-        num_tokens: Positions there are, 0 or more.
-        max_prompts: Prompts that may get any; 0: all.
-
-    Returns:
-        Positions for each prompt: none above its `num_tokens`, together as many as there are and are wanted.
-    """
-    by_size = sorted(
-        range(len(demands)), key=lambda index: (demands[index].priority, demands[index].num_pending, index)
-    )
-    if 0 < max_prompts < len(demands):
-        chosen = {0, *[index for index in by_size if index != 0][: max_prompts - 1]}
-        by_size = [index for index in by_size if index in chosen]
-    granted = [0] * len(demands)
-    num_short = short_tokens(num_tokens)
-    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_short) + num_short
-    _deal(demands, granted, by_size, num_left)
-    return granted
-
-
-def _deal(demands: Seq[PromptDemand], granted: list[int], order: Iterable[int], num_tokens: int) -> int:
-    """Give as much as each can use, in this order; return what is left."""
-    for index in order:
-        taken = min(demands[index].num_tokens - granted[index], num_tokens)
-        granted[index] += taken
-        num_tokens -= taken
-    return num_tokens
 
 
 def pair_weight(shape: ModelShape) -> float:

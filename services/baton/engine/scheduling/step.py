@@ -114,6 +114,8 @@ class Step:
     """Whether a span is computed with an adapter."""
     has_unanswered: bool = False
     """Whether a sequence is computed that had no token yet when the pass was planned."""
+    is_alone: bool = False
+    """Whether it is the pass of one sequence that is suspected of failing passes."""
     _sampled: list[Sampled] = field(default_factory=list)
     _is_sorted: bool = True
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far

@@ -16,6 +16,8 @@ from baton.errors import (
     NotFoundError,
     OutOfMemoryError,
     OverloadedError,
+    PassFailedError,
+    QuarantinedError,
     UnavailableError,
 )
 from baton.gateway.access.admission import RequestContext
@@ -111,7 +113,9 @@ def _from_baton_error(error: BatonError) -> ApiError:
         return ApiError(503, error.message, kind="server_error", code="out_of_memory")
     if isinstance(error, MismatchError):
         return ApiError(503, error.message, kind="server_error", field=error.field, code=error.reason.lower())
-    if isinstance(error, NonFiniteLogitsError | ConstraintError):
+    if isinstance(error, QuarantinedError):
+        return ApiError(422, error.message, code=error.reason.lower())
+    if isinstance(error, NonFiniteLogitsError | PassFailedError | ConstraintError):
         return ApiError(500, error.message, kind="server_error", code=error.reason.lower())
     if isinstance(error, UnavailableError) and error.reason == "TOKEN_TIMEOUT":
         return ApiError(504, error.message, kind="server_error", code="token_timeout")

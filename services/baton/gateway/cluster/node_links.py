@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import grpc
 
-from baton.errors import StreamBrokenError, UnavailableError
-from baton.gateway.cluster.token_stream import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
+from baton.errors import BatonError, StreamBrokenError, UnavailableError
+from baton.gateway.cluster.attempt import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
+from baton.gateway.cluster.quarantine import NodeLostError
 from baton.internal.v1.decode_service_pb2 import (
     DecodeServiceGenerateRequest,
     Finished,
@@ -23,7 +24,7 @@ from baton.internal.v1.decode_service_pb2 import (
 )
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.rpc.loop_channel import LoopChannel, LoopStream, client_span
-from baton.rpc.status import error_from_parts, error_from_rpc
+from baton.rpc.status import PEER_SILENT, error_from_parts, error_from_rpc, is_of_connection
 from baton.telemetry.tracing import current_context
 
 log = logging.getLogger(__name__)
@@ -169,6 +170,8 @@ class DecodeCall:
         self._has_news = asyncio.Event()
         self._last_stream_id = 0
         self._call: DecodeStream | None = None
+        self._alone_stream_id = 0
+        self._has_heard = False
         self._is_retired = False
         self._is_over = False
 
@@ -233,6 +236,7 @@ class DecodeCall:
 
     def _take(self, response: ServeResponse) -> None:
         now_seconds, attempts = self._clock(), self._attempts
+        self._has_heard = True
         for stream_id in response.accepted_stream_ids:
             if (attempt := attempts.get(stream_id)) is not None:
                 attempt.note_progress(now_seconds)
@@ -251,6 +255,8 @@ class DecodeCall:
         for failure in response.failed:
             if (attempt := attempts.pop(failure.stream_id, None)) is not None:
                 attempt.fail(error_from_parts(failure.code, failure.message, failure.reason, dict(failure.metadata)))
+        if response.HasField("alone_stream_id"):
+            self._alone_stream_id = response.alone_stream_id
         if response.is_engine_alive:
             for attempt in attempts.values():
                 attempt.note_progress(now_seconds)
@@ -294,8 +300,14 @@ class DecodeCall:
 
     def _fail_all(self, error: Exception) -> None:
         attempts, self._attempts = self._attempts, {}
-        for attempt in attempts.values():
-            attempt.fail(error)
+        is_lost = self._has_heard and isinstance(error, BatonError) and is_of_connection(error)
+        is_told = self._alone_stream_id in attempts
+        for stream_id, attempt in attempts.items():
+            cause = error
+            if is_lost and isinstance(error, BatonError) and error.reason != PEER_SILENT:
+                is_blamed = stream_id == self._alone_stream_id if is_told else None
+                cause = NodeLostError(error, len(attempts), is_blamed=is_blamed)
+            attempt.fail(cause)
 
 
 def _num_starts(starts: Sequence[StreamStart]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
@@ -14,14 +14,18 @@ from baton.errors import (
     AttemptReusedError,
     BatonError,
     MismatchError,
+    NonFiniteLogitsError,
     OutOfMemoryError,
     OverloadedError,
+    PassFailedError,
     StreamBrokenError,
     UnavailableError,
 )
+from baton.gateway.cluster.attempt import Attempt, MakeAttempt, TakeTokens
+from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.requests import GenerationState
-from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, PromptChunk
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
@@ -32,7 +36,6 @@ from baton.v1.generation_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     PlacementSummary,
-    TokenLogprob,
     Usage,
 )
 from baton.wire.quantities import duration_from_seconds
@@ -42,23 +45,17 @@ log = logging.getLogger(__name__)
 _WORTH_ANOTHER_NODE = (
     AttemptReusedError,
     MismatchError,
+    NonFiniteLogitsError,
     OutOfMemoryError,
     OverloadedError,
+    PassFailedError,
     StreamBrokenError,
     UnavailableError,
 )
-"""Failures of a node rather than of the request."""
+"""Failures of a node rather than of the request, as far as one attempt can tell."""
 
-TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
-"""Reason of an attempt that ended because its node was silent for too long."""
 _SILENT_SECONDS = 2.0
 """Time for which no request goes to a node that a connection has found silent; by then the router knows."""
-
-TakeTokens: TypeAlias = Callable[[Sequence[int], Sequence[TokenLogprob]], bool]
-"""Takes the next tokens, and their log-probabilities if asked for; returns whether they end the generation."""
-
-MakeAttempt: TypeAlias = "Callable[[], Attempt]"
-"""Makes what is told of a stream."""
 
 Follow: TypeAlias = Callable[[str, DecodeServiceGenerateRequest, MakeAttempt], Awaitable[Finished | None]]
 """Generates on the node at host:port; returns its report at the end, or None if the tokens taken ended it."""
@@ -72,6 +69,7 @@ class TokenStreams:
         router: RouterClient,
         follow_on_node: Follow,
         metrics: Metrics,
+        quarantine: Quarantine,
         *,
         max_attempts: int,
         token_timeout_seconds: float,
@@ -80,6 +78,7 @@ class TokenStreams:
         self._router = router
         self._follow_on_node = follow_on_node
         self._metrics = metrics
+        self._quarantine = quarantine
         self._max_attempts = max_attempts
         self._token_timeout_seconds = token_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
@@ -98,15 +97,22 @@ class TokenStreams:
         Raises:
             BatonError: Why the last attempt failed, or why the request was refused.
         """
+        if self._quarantine.cases:
+            self._quarantine.check(generation)
         while True:
             placement = await self._place(generation)
             try:
-                return await self._attempt(generation, take)
+                finished = await self._attempt(generation, take)
+                if self._quarantine.cases:
+                    self._quarantine.clear(generation)
+                return finished
             except _WORTH_ANOTHER_NODE as error:
                 self._note_failure(generation, placement, error)
                 if (ending := _ending(generation)) is not None:
                     return ending
-                if generation.num_attempts >= self._max_attempts:
+                if not self._quarantine.judge(generation, error):
+                    generation.num_free_attempts += 1
+                if generation.num_attempts - generation.num_free_attempts >= self._max_attempts:
                     raise without_address(error, "the connection to the decode node failed") from None
                 self._metrics.add(names.RETRIES, 1, {names.REASON: error.reason})
 
@@ -121,8 +127,8 @@ class TokenStreams:
             max_token_count=sampling.max_token_count - len(generation.output_token_ids),
             block_hashes=prompt.block_hashes,
             excluded_node_ids=dict.fromkeys((*generation.failed_node_ids, *self._silent_node_ids())),
-            bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored,
-            needs_local_prefill=is_scored,
+            bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored or generation.is_blamed,
+            needs_local_prefill=is_scored or generation.is_suspect,
             pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
             tenant=generation.tenant,
             ttft_objective=_duration(generation.objectives.ttft_seconds),
@@ -140,7 +146,7 @@ class TokenStreams:
 
     async def _attempt(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
         prompt, sampling = generation.prompt, generation.sampling
-        placement = generation.placement
+        placement, generation.num_resumed_tokens = generation.placement, len(generation.output_token_ids)
         assert placement is not None
         request = DecodeServiceGenerateRequest(
             request_id=generation.name,
@@ -155,7 +161,8 @@ class TokenStreams:
             timeout=duration_from_seconds(self._seconds_left(generation)),
             cache_salt=prompt.request.cache_salt,
             priority=generation.priority,
-            bypass_prefix_cache=prompt.request.bypass_prefix_cache,
+            bypass_prefix_cache=prompt.request.bypass_prefix_cache or generation.is_blamed,
+            is_suspect=generation.is_suspect,
             wants_kv_timeline=generation.wants_kv_timeline,
         )
 
@@ -252,143 +259,3 @@ def _expected_cached_tokens(response: PlaceResponse) -> int:
         if is_chosen(candidate)
     ]
     return max(counts, default=0)
-
-
-class Attempt:
-    """Told what the node says, by callbacks; the request's task waits for `ended` alone.
-
-    Invariant: `_output` is extended at its end only, so no token is missing and none is there twice.
-    """
-
-    def __init__(
-        self,
-        output_token_ids: list[int],
-        prompt_logprobs: list[TokenLogprob],
-        take: TakeTokens,
-        *,
-        max_tokens: int,
-        first_token_timeout_seconds: float,
-        token_timeout_seconds: float,
-    ) -> None:
-        """Begin to watch.
-
-        Args:
-            output_token_ids: Tokens of earlier attempts; those of this one are appended.
-            prompt_logprobs: Those of earlier attempts, likewise.
-            take: Told of every token, after it was appended.
-            max_tokens: Length of the whole output at most.
-            first_token_timeout_seconds: Longest silence until a token comes.
-            token_timeout_seconds: Longest silence afterwards.
-        """
-        loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Finished | None] = loop.create_future()
-        """What the node reported at the end; None if the tokens taken ended it; else why the attempt failed."""
-        self._output = output_token_ids
-        self._prompt_logprobs = prompt_logprobs
-        self._take = take
-        self._max_tokens = max_tokens
-        self._token_timeout_seconds = token_timeout_seconds
-        self._watch = _SilenceWatch(self._on_silence, first_token_timeout_seconds)
-
-    def take_tokens(
-        self, now_seconds: float, output_index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
-    ) -> None:
-        """Take consecutive tokens; those that repeat the output are dropped.
-
-        Args:
-            now_seconds: The event loop's time.
-            output_index: Index of the first in the output.
-            token_ids: 1 or more.
-            logprobs: One per token if asked for, else empty.
-        """
-        if self.ended.done():
-            return
-        self._watch.progress_seconds = now_seconds
-        self._watch.timeout_seconds = self._token_timeout_seconds
-        try:
-            if self._is_next(output_index, len(token_ids)):
-                self._output += token_ids
-                if self._take(token_ids, logprobs):
-                    self.ended.set_result(None)
-        except Exception as error:  # the edge of the request: others are told by the same message
-            self.fail(error)
-
-    def take_prompt(self, now_seconds: float, chunk: PromptChunk) -> None:
-        """Take log-probabilities of consecutive tokens of the prompt; those that are there already are dropped."""
-        if self.ended.done():
-            return
-        self._watch.progress_seconds = now_seconds
-        next_position = 1 + len(self._prompt_logprobs)
-        if chunk.position == next_position:
-            self._prompt_logprobs += chunk.logprobs
-        elif chunk.position + len(chunk.logprobs) > next_position:
-            text = f"expected prompt position {next_position}, got a chunk that begins at {chunk.position}"
-            self.fail(StreamBrokenError(text))
-
-    def note_progress(self, now_seconds: float) -> None:
-        """Note that the node works on, without a token of this attempt."""
-        self._watch.progress_seconds = now_seconds
-
-    def finish(self, finished: Finished) -> None:
-        """End as the node reports."""
-        if not self.ended.done():
-            self.ended.set_result(finished)
-
-    def fail(self, error: Exception) -> None:
-        """End with an error."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
-
-    def close(self) -> None:
-        """Stop watching; nobody waits for `ended` any more, not even for a failure that came too late."""
-        self._watch.stop()
-        if self.ended.done() and not self.ended.cancelled():
-            self.ended.exception()
-
-    def _is_next(self, output_index: int, num_tokens: int) -> bool:
-        next_index = len(self._output)
-        if output_index == next_index and next_index + num_tokens <= self._max_tokens:
-            return True
-        if output_index + num_tokens <= next_index:
-            return False
-        if output_index == next_index:
-            raise StreamBrokenError(f"expected {self._max_tokens} output tokens at most, got {num_tokens} more")
-        raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {output_index}")
-
-    def _on_silence(self, timeout_seconds: float) -> None:
-        text = f"the decode node sent no token for {timeout_seconds:g} s"
-        self.fail(UnavailableError(text, reason=TOKEN_TIMEOUT))
-
-
-class _SilenceWatch:
-    """Tells of a time without progress.
-
-    One timer per attempt, moved only when it fires: a token costs two attributes.
-    """
-
-    __slots__ = ("_loop", "_on_silence", "_timer", "progress_seconds", "timeout_seconds")
-
-    def __init__(self, on_silence: Callable[[float], None], timeout_seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._on_silence = on_silence
-        self.progress_seconds = self._loop.time()
-        self.timeout_seconds = timeout_seconds
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(timeout_seconds, self._on_timer)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        deadline = self.progress_seconds + self.timeout_seconds
-        if self._loop.time() < deadline:
-            self._timer = self._loop.call_at(deadline, self._on_timer)
-            return
-        self._timer = None
-        self._on_silence(self.timeout_seconds)
-
-
-def closed_error() -> BatonError:
-    """Return why an attempt fails whose connection the gateway has closed."""
-    return UnavailableError("the connection to the decode node was closed", reason="CHANNEL_CLOSED")

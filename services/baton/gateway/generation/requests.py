@@ -175,6 +175,14 @@ class GenerationState:
     """Nodes on which an attempt failed."""
     num_attempts: int = 0
     """Attempts begun."""
+    num_free_attempts: int = 0
+    """Of those, how many ended through no fault of the request's, and do not count."""
+    num_resumed_tokens: int = 0
+    """Tokens that were there when the last attempt began."""
+    is_suspect: bool = False
+    """Whether it may have ended a process: its next attempt is computed alone."""
+    is_blamed: bool = False
+    """Whether a pass failed that was its alone: what caches have of it is not used."""
     placement: Placement | None = None
     """Of the last attempt."""
     num_expected_cached_tokens: int = 0

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeServiceGenerateRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority", "timeout", "adapter", "wants_kv_timeline")
+    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority", "timeout", "adapter", "is_suspect", "wants_kv_timeline")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class DecodeServiceGenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     WANTS_KV_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
@@ -37,8 +38,9 @@ class DecodeServiceGenerateRequest(_message.Message):
     priority: int
     timeout: _duration_pb2.Duration
     adapter: str
+    is_suspect: bool
     wants_kv_timeline: bool
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., adapter: _Optional[str] = ..., wants_kv_timeline: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., adapter: _Optional[str] = ..., is_suspect: bool = ..., wants_kv_timeline: bool = ...) -> None: ...
 
 class DecodeServiceGenerateResponse(_message.Message):
     __slots__ = ("accepted", "tokens", "prompt", "finished")
@@ -114,7 +116,7 @@ class StreamStart(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ..., request: _Optional[_Union[DecodeServiceGenerateRequest, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ServeResponse(_message.Message):
-    __slots__ = ("accepted_stream_ids", "prompts", "token_stream_ids", "token_output_indexes", "token_ids", "tokens", "finished", "failed", "is_engine_alive")
+    __slots__ = ("accepted_stream_ids", "prompts", "token_stream_ids", "token_output_indexes", "token_ids", "tokens", "finished", "failed", "is_engine_alive", "alone_stream_id", "is_leaving")
     ACCEPTED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +126,8 @@ class ServeResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     IS_ENGINE_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ALONE_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_LEAVING_FIELD_NUMBER: _ClassVar[int]
     accepted_stream_ids: _containers.RepeatedScalarFieldContainer[int]
     prompts: _containers.RepeatedCompositeFieldContainer[StreamPrompt]
     token_stream_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -133,7 +137,9 @@ class ServeResponse(_message.Message):
     finished: _containers.RepeatedCompositeFieldContainer[StreamFinished]
     failed: _containers.RepeatedCompositeFieldContainer[StreamFailed]
     is_engine_alive: bool
-    def __init__(self, accepted_stream_ids: _Optional[_Iterable[int]] = ..., prompts: _Optional[_Iterable[_Union[StreamPrompt, _Mapping]]] = ..., token_stream_ids: _Optional[_Iterable[int]] = ..., token_output_indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[_Union[StreamTokens, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[StreamFinished, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[StreamFailed, _Mapping]]] = ..., is_engine_alive: bool = ...) -> None: ...
+    alone_stream_id: int
+    is_leaving: bool
+    def __init__(self, accepted_stream_ids: _Optional[_Iterable[int]] = ..., prompts: _Optional[_Iterable[_Union[StreamPrompt, _Mapping]]] = ..., token_stream_ids: _Optional[_Iterable[int]] = ..., token_output_indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[_Union[StreamTokens, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[StreamFinished, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[StreamFailed, _Mapping]]] = ..., is_engine_alive: bool = ..., alone_stream_id: _Optional[int] = ..., is_leaving: bool = ...) -> None: ...
 
 class StreamPrompt(_message.Message):
     __slots__ = ("stream_id", "chunk")

@@ -14,6 +14,7 @@ from baton.gateway.api.exo.documents import instance_document, models_document, 
 from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
 from baton.gateway.api.exo.links import link_of, links_document
 from baton.gateway.api.exo.previews import count_in_query, fetch_previews
+from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
 from baton.internal.v1.node_pb2 import NodeDescription
 
@@ -36,6 +37,7 @@ class ExoApi:
         router: Asked anew for every answer.
         catalog: Knows the model.
         instances: The pins.
+        quarantine: Requests that are suspected or refused, which no other cluster of exo's has.
         created_seconds: When the gateway started, since 1970.
         is_shared: Whether other processes, which would not know of a pin, answer on the same port.
     """
@@ -45,6 +47,7 @@ class ExoApi:
         router: RouterClient,
         catalog: ModelCatalog,
         instances: Instances,
+        quarantine: Quarantine,
         *,
         created_seconds: int,
         is_shared: bool = False,
@@ -52,6 +55,7 @@ class ExoApi:
         self._router = router
         self._catalog = catalog
         self._instances = instances
+        self._quarantine = quarantine
         self._created_seconds = created_seconds
         self._is_shared = is_shared
 
@@ -65,6 +69,7 @@ class ExoApi:
         states = await self._router.list_node_states()
         self._instances.note_nodes({state.node.node_id for state in states})
         document: Any = state_document(states, self._instances.all())
+        document["quarantine"] = {each.fingerprint: each._asdict() for each in self._quarantine.entries()}
         part = exchange.request.path.removeprefix("/state").removeprefix("/")
         for key in map(unquote, part.split("/")) if exchange.request.path != "/state" else ():
             if not isinstance(document, dict) or key not in document:

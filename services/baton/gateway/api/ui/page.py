@@ -10,6 +10,7 @@ import baton
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.ui.state import state_document
+from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.observation import Journal
 
@@ -30,6 +31,7 @@ class Ui:
     Args:
         router: Asked anew for every picture.
         journal: Knows the requests of this process.
+        quarantine: Knows which of them are suspected or refused.
         model: Served name.
         clock: The event loop's.
         exposures: What is open to others, as the gateway was told to leave it.
@@ -39,6 +41,7 @@ class Ui:
         self,
         router: RouterClient,
         journal: Journal,
+        quarantine: Quarantine,
         model: str,
         clock: Callable[[], float],
         exposures: Sequence[str] = (),
@@ -46,6 +49,7 @@ class Ui:
         self._exposures = exposures
         self._router = router
         self._journal = journal
+        self._quarantine = quarantine
         self._model = model
         self._clock = clock
         self._files = _read_files()
@@ -71,7 +75,8 @@ class Ui:
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
         document = state_document(self._model, baton.__version__, states, entries, self._clock(), name=name)
-        document = {**document, "exposures": self._exposures}
+        quarantine = [each._asdict() for each in self._quarantine.entries()]
+        document = {**document, "exposures": self._exposures, "quarantine": quarantine}
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
 

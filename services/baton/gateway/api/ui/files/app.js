@@ -67,7 +67,10 @@ function draw() {
   drawWaterfall(request, isZoomed);
   drawLayers(request, state.timeline);
   const doors = (state.exposures ?? []).map((door) => ["bad", `Insecure: ${door}.`]);
-  drawAlerts([...doors, ...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
+  const refused = (state.quarantine ?? []).map((each) => [each.is_refused ? "bad" : "warn",
+    `Request ${each.fingerprint} of ${each.tenant || "everybody"} has ended ${each.falls} passes or processes: ` +
+    `${each.is_refused ? "refused" : "computed alone"} for ${Math.ceil(each.seconds_left)} s.`]);
+  drawAlerts([...doors, ...refused, ...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
 }
 
 /** Return the nodes that were registered while this page was open and no longer are. */

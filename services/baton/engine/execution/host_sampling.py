@@ -1,0 +1,83 @@
+"""What a pass brought whose tokens the host chooses, row by row; and what the device draws tokens with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import numpy as np
+
+from baton.engine.runners.base import Logits
+from baton.engine.runners.drawing import Draws
+from baton.engine.sampling import ChosenRows, SampledToken, sample, score, uniform
+from baton.engine.scheduling.step import Sampled, Scored, Step
+from baton.engine.sequence import Sequence
+from baton.errors import NonFiniteLogitsError
+
+
+class PassResult(NamedTuple):
+    """What a pass brought."""
+
+    sequences: list[Sequence]
+    """Sequences that get a token, in order of arrival."""
+    token_ids: list[int]
+    """Their tokens."""
+    scores: list[tuple[Scored, list[SampledToken]]]
+    """The prompt's tokens after the positions scored."""
+    failures: list[tuple[Sequence, Exception]]
+    """Sequences whose logits gave neither, and why; they are not among `sequences`."""
+    tokens: list[SampledToken] | None = None
+    """The tokens with what was asked of them besides; None: nothing."""
+
+
+def draws_of(step: Step) -> Draws:
+    """Return what the rows of a pass, or of several in a row, are drawn with."""
+    temperatures = np.zeros(step.num_rows)
+    uniforms = np.zeros((step.num_passes, step.num_rows))
+    for sequence, row in step.sampled:
+        params = sequence.request.params
+        if params.temperature:
+            temperatures[row] = params.temperature
+            position = sequence.num_output_tokens + sequence.num_ahead
+            for index in range(step.num_passes):
+                uniforms[index, row] = uniform(params.seed, position + index)
+    return Draws(temperatures, uniforms)
+
+
+def sampled_result(step: Step, logits: Logits) -> PassResult:
+    """Return what a pass brought, its tokens sampled here."""
+    scores, failures = _score(logits, step.scored)
+    failed = dict(failures)
+    sequences, tokens = list[Sequence](), list[SampledToken]()
+    for sequence, outcome in _sample(logits, step.sampled):
+        if isinstance(outcome, Exception):
+            failed.setdefault(sequence, outcome)
+        elif sequence not in failed:
+            sequences.append(sequence)
+            tokens.append(outcome)
+    return PassResult(sequences, [token.token_id for token in tokens], scores, list(failed.items()), tokens)
+
+
+def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken | Exception]]:
+    if not sampled:
+        return []
+    chosen = ChosenRows(logits, [entry.row for entry in sampled])
+    outcomes = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
+    return [(entry.sequence, outcome) for entry, outcome in zip(sampled, outcomes, strict=True)]
+
+
+def _score(
+    logits: Logits, scored: Seq[Scored]
+) -> tuple[list[tuple[Scored, list[SampledToken]]], list[tuple[Sequence, Exception]]]:
+    """Return how probable the model found each token of parts of prompts, and where it could not say."""
+    scores: list[tuple[Scored, list[SampledToken]]] = []
+    failures: list[tuple[Sequence, Exception]] = []
+    for entry in scored:
+        sequence, first = entry.sequence, entry.position + 1
+        rows = logits.rows(range(entry.row, entry.row + entry.num_rows))
+        token_ids = sequence.token_ids[first : first + entry.num_rows]
+        try:
+            scores.append((entry, score(rows, token_ids, sequence.request.params.num_prompt_logprobs or 0)))
+        except NonFiniteLogitsError as error:
+            failures.append((sequence, error))
+    return scores, failures

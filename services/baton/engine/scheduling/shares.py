@@ -1,0 +1,68 @@
+"""How the positions of a pass are shared by prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from baton.engine.scheduling.admission import short_tokens
+
+
+def reachable_target(target_seconds: float, decode_seconds: float, num_waiting: int, num_decoding: int) -> float:
+    """Return what a pass may take: the target, if decoding alone takes less than that.
+
+    A target that decoding alone misses protects nothing, and would starve prompts for it. Then a pass takes so much
+    longer that those who decode, num_decoding · seconds, lose no more than those who wait gain, num_waiting · a pass.
+    """
+    if decode_seconds < target_seconds:
+        return target_seconds
+    return decode_seconds * (1.0 + num_waiting / max(1, num_decoding))
+
+
+class PromptDemand(NamedTuple):
+    """What a prompt could use of a pass."""
+
+    num_tokens: int
+    """Positions that may be computed of it in one pass, 1 or more."""
+    num_pending: int
+    """Positions that are left of it in all."""
+    priority: int
+    """Its request's."""
+
+
+def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
+    """Deal a pass's positions out to prompts.
+
+    A `SHORT_SHARE` goes to who has least left, so that a short prompt never waits for all of a long one; the rest in
+    order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
+    higher ones leave. What one share has left over, the other uses.
+
+    Args:
+        demands: In order of turns.
+        num_tokens: Positions there are, 0 or more.
+        max_prompts: Prompts that may get any; 0: all.
+
+    Returns:
+        Positions for each prompt: none above its `num_tokens`, together as many as there are and are wanted.
+    """
+    by_size = sorted(
+        range(len(demands)), key=lambda index: (demands[index].priority, demands[index].num_pending, index)
+    )
+    if 0 < max_prompts < len(demands):
+        chosen = {0, *[index for index in by_size if index != 0][: max_prompts - 1]}
+        by_size = [index for index in by_size if index in chosen]
+    granted = [0] * len(demands)
+    num_short = short_tokens(num_tokens)
+    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_short) + num_short
+    _deal(demands, granted, by_size, num_left)
+    return granted
+
+
+def _deal(demands: Seq[PromptDemand], granted: list[int], order: Iterable[int], num_tokens: int) -> int:
+    """Give as much as each can use, in this order; return what is left."""
+    for index in order:
+        taken = min(demands[index].num_tokens - granted[index], num_tokens)
+        granted[index] += taken
+        num_tokens -= taken
+    return num_tokens

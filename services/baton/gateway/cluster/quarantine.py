@@ -1,0 +1,178 @@
+"""Requests that end passes or processes: each is tried once more by itself, then refused for a time.
+
+A node says of a failed pass whose it was: the engine computes each of its requests alone, and fails that one. Of a
+process that ended nobody knows, unless it had said that it computes a request alone. So a lost request is a suspect,
+whose next attempt has passes of its own, announced beforehand; what was lost beside a request that was announced is no
+suspect, and its attempt is not counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError, QuarantinedError, UnavailableError
+from baton.gateway.generation.requests import GenerationState
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
+from baton.v1.generation_pb2 import SamplingParameters
+
+log = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 600.0
+"""After the last pass or process that a request has ended, for which it is refused, or suspected."""
+MAX_CASES = 256
+"""Requests of one tenant that are remembered; the one that is oldest goes first."""
+_BLAMED_FALLS, _MOST_FALLS = 2, 4
+"""Falls after which a request is refused: if the last was its own, and in any case."""
+_FEW_STREAMS = 4
+"""Of so many that a process took with it, each is a suspect; of more, those that had no token from it."""
+_PROGRESS_TOKENS = 16
+"""After so many tokens on one node a request did not fall for what it is."""
+
+
+class NodeLostError(UnavailableError):
+    """The process of a decode node ended under a stream.
+
+    Args:
+        cause: How the connection ended.
+        num_streams: Streams that this gateway had there.
+        is_blamed: Whether the node was computing this one alone; None: nothing is known of any.
+    """
+
+    def __init__(self, cause: BatonError, num_streams: int, *, is_blamed: bool | None) -> None:
+        super().__init__(cause.message, reason=cause.reason, metadata=cause.metadata)
+        self.num_streams = num_streams
+        self.is_blamed = is_blamed
+
+
+@dataclass(slots=True)
+class Case:
+    """What is remembered of a request."""
+
+    num_falls: int = 0
+    """Passes and processes in a row that ended with it."""
+    is_refused: bool = False
+    """Whether it is refused."""
+    fell_seconds: float = 0.0
+    """When the last of them ended."""
+
+
+class Quarantined(NamedTuple):
+    """A request that is suspected or refused, for people who look at it."""
+
+    tenant: str
+    """Owner of its API key."""
+    fingerprint: str
+    """Of its tokens and parameters."""
+    falls: int
+    """Passes and processes that ended with it."""
+    is_refused: bool
+    """Whether it is refused; else it is a suspect, and its next attempt is computed alone."""
+    seconds_left: float
+    """Until it is forgotten."""
+
+
+class Quarantine:
+    """Remembers, per tenant, which requests ended passes or processes. What it knows is this process's alone.
+
+    Args:
+        clock: The event loop's.
+        metrics: Where to count.
+    """
+
+    def __init__(self, clock: Callable[[], float], metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self.cases: dict[str, OrderedDict[str, Case]] = {}
+        """By tenant and fingerprint, oldest first; without any, nobody need be checked or cleared."""
+
+    def check(self, generation: GenerationState) -> None:
+        """Refuse a request that has been refused not long ago, and suspect one that fell.
+
+        Raises:
+            QuarantinedError: If it is refused.
+        """
+        case = self._case(generation) if generation.tenant in self.cases else None
+        if case is not None and case.is_refused:
+            raise self._refusal(generation, case)
+        generation.is_suspect = case is not None
+
+    def judge(self, generation: GenerationState, error: BatonError) -> bool:
+        """Take in how an attempt failed; return whether it counts as one of the request's own.
+
+        Raises:
+            QuarantinedError: If the request is refused from now on.
+        """
+        lost = error if isinstance(error, NodeLostError) else None
+        is_blamed = isinstance(error, PassFailedError | NonFiniteLogitsError) or bool(lost and lost.is_blamed)
+        if not is_blamed and (lost is None or lost.is_blamed is False):
+            return lost is None
+        case = self._case(generation) or self._open(generation)
+        num_new_tokens = len(generation.output_token_ids) - generation.num_resumed_tokens
+        case.num_falls = 1 if num_new_tokens >= _PROGRESS_TOKENS else case.num_falls + 1
+        case.fell_seconds = self._clock()
+        is_prime = lost is not None and (lost.num_streams <= _FEW_STREAMS or not num_new_tokens)
+        generation.is_suspect = is_blamed or is_prime or case.num_falls > 1
+        generation.is_blamed = generation.is_blamed or is_blamed
+        if case.num_falls >= (_BLAMED_FALLS if is_blamed else _MOST_FALLS):
+            case.is_refused = True
+            self._metrics.add(names.QUARANTINED, 1, {names.TENANT: generation.tenant})
+            shown, name, tenant = fingerprint(generation), generation.name, generation.tenant
+            log.error("request_quarantined fingerprint=%s generation=%s tenant=%s cause=%r", shown, name, tenant, error)
+            raise self._refusal(generation, case) from error
+        return is_blamed
+
+    def clear(self, generation: GenerationState) -> None:
+        """Forget a request that has ended well."""
+        cases = self.cases.get(generation.tenant)
+        if cases and cases.pop(fingerprint(generation), None) and not cases:
+            del self.cases[generation.tenant]
+
+    def entries(self) -> Sequence[Quarantined]:
+        """Return all that are suspected or refused."""
+        now = self._clock()
+        return [
+            Quarantined(tenant, name, case.num_falls, case.is_refused, left)
+            for tenant, cases in self.cases.items()
+            for name, case in cases.items()
+            if (left := case.fell_seconds + REFUSED_SECONDS - now) > 0
+        ]
+
+    def _case(self, generation: GenerationState) -> Case | None:
+        cases = self.cases.get(generation.tenant, OrderedDict())
+        case = cases.get(name := fingerprint(generation))
+        if case is not None and self._clock() >= case.fell_seconds + REFUSED_SECONDS:
+            case = cases.pop(name) and None
+        return case
+
+    def _open(self, generation: GenerationState) -> Case:
+        cases = self.cases.setdefault(generation.tenant, OrderedDict())
+        cases[fingerprint(generation)] = case = Case()
+        if len(cases) > MAX_CASES:
+            cases.popitem(last=False)
+        return case
+
+    def _refusal(self, generation: GenerationState, case: Case) -> QuarantinedError:
+        name, seconds = fingerprint(generation), case.fell_seconds + REFUSED_SECONDS - self._clock()
+        return QuarantinedError(
+            f"this request has ended {case.num_falls} passes or processes of the model in a row, and is refused for "
+            f"{seconds:.0f} s; fingerprint {name}",
+            metadata={"fingerprint": name},
+        )
+
+
+def fingerprint(generation: GenerationState) -> str:
+    """Return what tokens and parameters of a request come to, whatever its seed, which may have been drawn here."""
+    prompt, sampling = generation.prompt, SamplingParameters()
+    sampling.CopyFrom(prompt.sampling)
+    sampling.ClearField("seed")
+    digest = blake2b(prompt.model_revision_digest.encode(), digest_size=8)
+    digest.update(array("q", prompt.token_ids).tobytes())
+    digest.update(sampling.SerializeToString(deterministic=True))
+    return digest.hexdigest()
