@@ -26,6 +26,8 @@ _SLOW_FACTOR = 4.0
 """By how much a busy machine stretches what tests took when they were watched."""
 _LEAST_TEST_SECONDS = 20
 """A test may take, whatever it took when it was watched."""
+_START_SECONDS = 120
+"""What pytest may take to find the tests of a mutant on a busy machine."""
 _WATCH_SECONDS = 1800.0
 _MOST_SECONDS = 40.0
 """Of the tests of a mutant, watched: the fastest that fit are asked."""
@@ -124,7 +126,9 @@ class Workshop:
         total = sum(test.seconds for test in tests)
         each = max(_LEAST_TEST_SECONDS, int(_SLOW_FACTOR * max(test.seconds for test in tests)))
         names = self._named([test.node_id for test in tests])
-        return self._first_failure_of([f"--timeout={each}", *names], min(MUTANT_SECONDS, 30 + _SLOW_FACTOR * total))
+        return self._first_failure_of(
+            [f"--timeout={each}", *names], min(MUTANT_SECONDS, _START_SECONDS + _SLOW_FACTOR * total)
+        )
 
     def _first_failure_of(self, arguments: Sequence[str], timeout_seconds: float) -> str:
         output, status = self.run_pytest(["-x", "-rfE", *arguments], timeout_seconds)

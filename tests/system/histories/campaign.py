@@ -62,7 +62,7 @@ class Tally:
             "# Histories of clients",
             "",
             f"{self.num_histories} histories, seed `{self.seed}`, commit {commit} (`tests/system/histories`, of",
-            "`make matrix`): three to five clients of both APIs beside one to four faults of a cluster of two",
+            "`make matrix`): two to four clients of both APIs beside one to four faults of a cluster of two",
             "prefill and two decode nodes (mocks), checked by what clients are promised alone. `moved`: generations",
             "told over gRPC that took more than one attempt. A history with several faults counts for each.",
             "",

@@ -26,8 +26,8 @@ _PREFILL, _DECODE = ("prefill-0", "prefill-1"), ("decode-0", "decode-1")
 _FAST = tuple(f"{name}-fast" for name in _PREFILL)
 _SERVICES = ("gateway", "router", "cache-index")
 
-_RETRY_SECONDS = 0.2
-"""A client that failed waits so long before it asks again."""
+_PAUSE_SECONDS, _RETRY_SECONDS = 0.2, 1.0
+"""What a client waits before it asks again, and after a failure: clients do not keep a recovering cluster busy."""
 
 Kind = Literal["kill", "stop", "drain", "cut"]
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
@@ -63,11 +63,11 @@ class Script:
 
 
 def drawn_script(seed: str, oracle: MockOracle) -> Script:
-    """Return what a seed draws: three to five clients, and one or two rounds of one or two faults."""
+    """Return what a seed draws: two to four clients, and one or two rounds of one or two faults."""
     chance = random.Random(seed)
     opening = [chance.randrange(3, oracle.vocabulary_size) for _ in range(64)]
     clients = [
-        [_drawn_wish(chance, oracle, opening) for _ in range(chance.randint(3, 5))] for _ in range(chance.randint(3, 5))
+        [_drawn_wish(chance, oracle, opening) for _ in range(chance.randint(3, 5))] for _ in range(chance.randint(2, 4))
     ]
     return Script([_drawn_round(chance) for _ in range(chance.choice((1, 1, 2)))], clients)
 
@@ -89,7 +89,7 @@ def _drawn_wish(chance: random.Random, oracle: MockOracle, opening: Sequence[int
     return Wish(
         api="grpc" if chance.random() < 0.5 else "rest",
         prompt=prompt,
-        expected=oracle.say(prompt, chance.randint(5, 60)),
+        expected=oracle.say(prompt, chance.randint(5, 40)),
         seed=chance.randrange(1 << 31),
         temperature=chance.choice((0.0, 0.8)),
         choices=chance.choice((1, 1, 1, 2)),
@@ -163,8 +163,7 @@ class Scene:
                 grpc_address=self._links.address_of("client-grpc"),
             )
             number += 1
-            if has_failed:
-                time.sleep(_RETRY_SECONDS)
+            time.sleep(_RETRY_SECONDS if has_failed else _PAUSE_SECONDS)
 
     def _inflict(self, history: History, fault: Fault) -> None:
         history.add("fault", kind=fault.kind, process=fault.process)
