@@ -218,7 +218,8 @@ class DeadlineSettings(ServiceSettings):
     group: ClassVar[str] = "Attempts and deadlines"
 
     max_attempts: int = Field(default=3, ge=1)
-    """Nodes on which one generation may be tried."""
+    """Nodes on which one generation may be tried. Silence alone counts when no token has come for
+    `token_timeout_seconds`: a machine with too much to do seems silent, too."""
     request_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest time of a request, all attempts together."""
     token_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -141,6 +141,37 @@ def test_after_the_last_attempt_a_stream_ends_with_an_error_event(client: openai
     assert sum(len(node.requests) for node in cluster.decodes) == 3
 
 
+def test_silence_is_no_failure_as_long_as_tokens_come(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """Nodes without a processor for a moment seem silent; there is nothing wrong with what they were asked."""
+
+    async def starve(request: Any) -> AsyncIterator[Any]:
+        index = len(request.output_token_ids)
+        yield tokens(index, [echo_token(request, index)])
+        raise UnavailableError("the peer was silent for 0.8 seconds", reason=PEER_SILENT)
+
+    for node in cluster.decodes:
+        node.script = starve
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
+
+    assert answer.baton["attempts"] == 6  # type: ignore[attr-defined]
+
+
+def test_silence_without_a_token_is_given_up(loop: Loop, cluster: FakeCluster) -> None:
+    """After as long as one silent node would have been waited for."""
+
+    async def starve(request: Any) -> AsyncIterator[Any]:
+        raise UnavailableError("the peer was silent for 0.8 seconds", reason=PEER_SILENT)
+        yield
+
+    for node in cluster.decodes:
+        node.script = starve
+    with loop.running(cluster, token_timeout_seconds=0.2) as running, _client(running.http_port) as client:
+        with pytest.raises(openai.APIStatusError) as refusal:
+            client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
+        assert refusal.value.status_code == 503
+    assert sum(len(node.requests) for node in cluster.decodes) >= 3
+
+
 def test_a_failure_before_the_first_token_has_a_status(client: openai.OpenAI, cluster: FakeCluster) -> None:
     """Nothing has been sent, so the answer is a 503 that asks to come back."""
 

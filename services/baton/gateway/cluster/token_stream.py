@@ -99,6 +99,8 @@ class TokenStreams:
         """
         if self._quarantine.cases:
             self._quarantine.check(generation)
+        clock = asyncio.get_running_loop().time
+        progress_seconds = clock()
         while True:
             placement = await self._place(generation)
             try:
@@ -110,7 +112,10 @@ class TokenStreams:
                 self._note_failure(generation, placement, error)
                 if (ending := _ending(generation)) is not None:
                     return ending
-                if not self._quarantine.judge(generation, error):
+                if len(generation.output_token_ids) > generation.num_resumed_tokens:
+                    progress_seconds = clock()
+                is_starved = error.reason == PEER_SILENT and clock() < progress_seconds + self._token_timeout_seconds
+                if not self._quarantine.judge(generation, error) or is_starved:
                     generation.num_free_attempts += 1
                 if generation.num_attempts - generation.num_free_attempts >= self._max_attempts:
                     raise without_address(error, "the connection to the decode node failed") from None
