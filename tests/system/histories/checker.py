@@ -28,12 +28,8 @@ Event = Mapping[str, Any]
 CUT_SECONDS = 2.0
 """For so long a process may be out of reach after its connections were cut: they are made again, and pings notice."""
 _DONE = ("length", "stop")
-_STATUSES = {
-    "UNAVAILABLE": {"NO_NODE", "DRAINING", "ROUTER_UNAVAILABLE"},
-    "HTTP 503": {"no_node", "draining", "router_unavailable"},
-    "EVENT": {"no_node", "draining", "router_unavailable"},
-}
-"""What an error may be called where something is away; a cut connection has no name."""
+_STATUSES = ("UNAVAILABLE", "HTTP 503", "EVENT")
+"""Of errors where something is away; each has a reason. A cut connection has none."""
 
 
 class Violation(NamedTuple):
@@ -157,7 +153,7 @@ class _Stream:
         is_gateway_away = any(each.process in ("gateway", "client") and each.kind != "stop" for each in meanwhile)
         if is_gateway_away and (status == "CUT" or not reason):
             return
-        if reason not in _STATUSES.get(status, ()):
+        if status not in _STATUSES or not reason:
             yield "form", f"{status} {reason}: {failed['message']}"
         is_draining = reason.upper() == "DRAINING" and is_gateway_away
         needs_placement = not any(self._tokens.values()) or any(each.process in decode_nodes for each in meanwhile)
