@@ -123,6 +123,18 @@ def test_an_aborted_request_is_silent_and_frees_its_blocks() -> None:
         assert listening.events.qsize() == num_events
 
 
+def test_a_count_of_cached_blocks_that_nobody_waits_for_ends_nothing() -> None:
+    """Whoever asked has gone before the engine came to it; others are answered."""
+    with Rig() as rig:
+        gate = threading.Event()
+        rig.engine.call(gate.wait)  # type: ignore[arg-type]
+        abandoned = rig.engine.count_cached([])
+        assert abandoned.cancel()
+        gate.set()
+
+        assert rig.engine.count_cached([]).result(TIMEOUT_SECONDS) == 0
+
+
 def test_aborting_what_never_was_or_has_ended_does_nothing() -> None:
     """Services abort in every case."""
     with Rig() as rig:

@@ -177,7 +177,12 @@ class Engine:
     def count_cached(self, hashes: Items[BlockHash]) -> Future[int]:
         """Return how many blocks, from the first on, are in the prefix cache, on the device or in host memory."""
         answer: Future[int] = Future()
-        self.call(lambda: answer.set_result(self._held.count(hashes)))
+
+        def count() -> None:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(self._held.count(hashes))
+
+        self.call(count)
         return answer
 
     def read_blocks(self, hashes: Items[BlockHash], layers: range) -> Future[list[LayerKv]]:
