@@ -22,6 +22,7 @@ from bench.links.shaped_link import ShapedLink
 from bench.local_cluster import MODEL, NodeTable, generate_request
 
 _CALL_TIMEOUT_SECONDS = 300.0
+_REQUEST_ID = "bench"
 
 
 class NotRemoteError(RuntimeError):
@@ -45,7 +46,7 @@ class Cluster:
         """Return how the router has a prompt computed, on the prefill node where there is one."""
         pin = router_service_pb2.PlacementPin(decode_node_id=self.decode_node_id, prefill_node_id=self.prefill_node_id)
         request = router_service_pb2.PlaceRequest(
-            request_id="bench",
+            request_id=_REQUEST_ID,
             model_id=MODEL,
             prompt_token_count=num_prompt_tokens,
             max_token_count=num_output_tokens,
@@ -68,8 +69,8 @@ class Cluster:
         """
         tokens = random.Random(seed)
         prompt = [tokens.randrange(3, 90) for _ in range(num_prompt_tokens)]
-        name = f"bench-{seed}-{time.time_ns()}"
-        request = generate_request(name, prompt, num_output_tokens, placement=placement, bypass_prefix_cache=True)
+        fields = {"placement": placement, "bypass_prefix_cache": True}
+        request = generate_request(_REQUEST_ID, prompt, num_output_tokens, **fields)
         times, summary = list[float](), PlacementSummary()
         for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
             if response.HasField("tokens"):

@@ -21,7 +21,8 @@ from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
-from decode.pair import PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
+from decode.grants import grant_pull
+from decode.pair import DECODE_ID, PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
 from engine.rig import GREEDY, mock_runner
 
 NEIGHBOUR_ID = "decode-2"
@@ -68,6 +69,10 @@ class Neighbour:
         address = f"127.0.0.1:{self.server.port}"
         self._channel = open_channel(address)
         self.blocks = BlockStub(self._channel)
+        pull = self.blocks.PullBlocks
+        self.blocks.PullBlocks = lambda request, **options: pull(
+            grant_pull(request, NEIGHBOUR_ID, DECODE_ID), **options
+        )
         await self._pair.name_peers(router_service_pb2.Peer(node_id=NEIGHBOUR_ID, address=address, epoch=1))
 
     async def close(self) -> None:

@@ -46,11 +46,13 @@ from baton.prefill.servicer import FastPrefill, PrefillServicer
 from baton.rpc import channel
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
+from baton.security.transfers import TransferGate
 from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import generation_pb2
+from decode.grants import grant_generation, grant_prefill, key_of
 from engine.rig import GREEDY, LAYOUT, mock_runner
 from engine.tokens import tokenizer_text
 from node.sampling import sampling_to_proto
@@ -102,6 +104,7 @@ class Node:
         self.registration = Registration()
         self.placement_ids: list[str] = []
         self.is_draining = False
+        self.transfers = TransferGate(key=key_of(node_id))
         self.monitor = NodeMonitor(runner, MachineSensors([]))
         self.constraints = ConstraintCompiler(
             tokenizer_text, vocabulary_size=runner.info.vocabulary_size, eos_token_ids=runner.info.eos_token_ids
@@ -320,8 +323,12 @@ class Pair:
         await self.decode_server.start()
         self.channel = open_channel(f"127.0.0.1:{self.decode_server.port}")
         self.stub = decode_service_pb2_grpc.DecodeServiceStub(self.channel)
+        ask = self.stub.Generate
+        self.stub.Generate = lambda request, **options: ask(self.granted(request), **options)
         self.prefill_channel = open_channel(f"127.0.0.1:{self.prefill_server.port}")
         self.prefill_stub = prefill_service_pb2_grpc.PrefillServiceStub(self.prefill_channel)
+        prefill = self.prefill_stub.Prefill
+        self.prefill_stub.Prefill = lambda request: prefill(grant_prefill(request, PREFILL_ID, DECODE_ID))
         self._following = asyncio.create_task(self.peers.run())
         await self.name_peers(self.peer(), self.spare_side.peer())
 
@@ -335,6 +342,12 @@ class Pair:
         await self.prefill_side.close()
         await self.spare_side.close()
         await asyncio.to_thread(self.decode.engine.close)
+
+    def granted(
+        self, request: decode_service_pb2.DecodeServiceGenerateRequest
+    ) -> decode_service_pb2.DecodeServiceGenerateRequest:
+        """Return a request with what a router would grant it."""
+        return grant_generation(request, DECODE_ID, self.decode.runner)
 
     def peer(self, epoch: int = 1) -> router_service_pb2.Peer:
         """Return the prefill node as the router names it."""

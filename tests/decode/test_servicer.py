@@ -46,6 +46,7 @@ class Gateway:
     """Opens a call, and sorts what comes by stream; every index must be the next one."""
 
     def __init__(self, pair: Pair) -> None:
+        self._pair = pair
         self.call = pair.stub.Serve()
         self.streams: dict[int, Heard] = {}
         self.num_messages = 0
@@ -53,7 +54,8 @@ class Gateway:
 
     async def start(self, requests: Sequence[DecodeServiceGenerateRequest], first_id: int = 1) -> None:
         """Begin streams in one message."""
-        starts = [StreamStart(stream_id=first_id + index, request=one) for index, one in enumerate(requests)]
+        granted = map(self._pair.granted, requests)
+        starts = [StreamStart(stream_id=first_id + index, request=one) for index, one in enumerate(granted)]
         await self.call.write(ServeRequest(starts=starts))
 
     async def read(self) -> bool:

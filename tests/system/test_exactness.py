@@ -11,6 +11,8 @@ import pytest
 
 from baton.internal.v1 import decode_service_pb2, router_service_pb2
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.security.transfers import digest_of
 from baton.v1 import generation_pb2
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from system.cluster import Cluster
@@ -45,22 +47,20 @@ def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Checkpoint
 def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointName]) -> None:
     """Prompts prefilled on the other process, with and without a hit on either side, give the reference's tokens."""
     cluster, name = sample
-    with grpc.insecure_channel(cluster.address_of("decode-0")) as channel:
-        stub = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
-        for prompt in _prompts():
-            cold = _generate(stub, prompt, "cold")
-            half = _generate(stub, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0", num_tokens=2)
-            partial = _generate(stub, prompt, "half", prefill_node_id="prefill-0")
-            warm = _generate(stub, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
+    for prompt in _prompts():
+        cold = _generate(cluster, prompt, "cold")
+        half = _generate(cluster, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0", num_tokens=2)
+        partial = _generate(cluster, prompt, "half", prefill_node_id="prefill-0")
+        warm = _generate(cluster, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
 
-            expected = reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=cold.token_ids)
-            assert half.summary.prefill_node_id == "prefill-0"
-            assert half.summary.fallback_reason == partial.summary.fallback_reason == warm.summary.fallback_reason == ""
-            assert cold.token_ids == partial.token_ids == warm.token_ids == expected, f"{len(prompt)} tokens"
-            num_half = (len(prompt) // 2 + 1) // 16 * 16
-            assert partial.summary.decode_cached_token_count == partial.summary.prefill_cached_token_count == num_half
-            num_full = (len(prompt) - 1) // 16 * 16
-            assert warm.summary.decode_cached_token_count == warm.summary.prefill_cached_token_count == num_full
+        expected = reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=cold.token_ids)
+        assert half.summary.prefill_node_id == "prefill-0"
+        assert half.summary.fallback_reason == partial.summary.fallback_reason == warm.summary.fallback_reason == ""
+        assert cold.token_ids == partial.token_ids == warm.token_ids == expected, f"{len(prompt)} tokens"
+        num_half = (len(prompt) // 2 + 1) // 16 * 16
+        assert partial.summary.decode_cached_token_count == partial.summary.prefill_cached_token_count == num_half
+        num_full = (len(prompt) - 1) // 16 * 16
+        assert warm.summary.decode_cached_token_count == warm.summary.prefill_cached_token_count == num_full
     cluster.wait_idle()
 
 
@@ -71,7 +71,7 @@ def _prompts() -> Iterator[list[int]]:
 
 
 def _generate(
-    stub: DecodeServiceStub,
+    cluster: Cluster,
     prompt: Sequence[int],
     salt: str,
     *,
@@ -79,20 +79,33 @@ def _generate(
     layers_per_frame: int = 1,
     num_tokens: int = NUM_NEW_TOKENS,
 ) -> Generated:
+    name = f"{len(prompt)}-{salt}-{layers_per_frame}"
+    asked = router_service_pb2.PlaceRequest(
+        request_id=name,
+        model_id=MODEL_NAME,
+        prompt_token_count=len(prompt),
+        max_token_count=num_tokens,
+        pins=[router_service_pb2.PlacementPin(decode_node_id="decode-0", prefill_node_id=prefill_node_id)],
+        salt_digest=digest_of(salt),
+    )
+    with grpc.insecure_channel(cluster.address_of("router")) as channel:
+        placement = RouterServiceStub(channel).Place(asked, timeout=TIMEOUT_SECONDS).placement  # type: ignore[no-untyped-call]
+    placement.layers_per_frame = layers_per_frame
     request = decode_service_pb2.DecodeServiceGenerateRequest(
-        request_id=f"{len(prompt)}-{salt}-{layers_per_frame}",
+        request_id=name,
         attempt=1,
         model_id=MODEL_NAME,
         prompt_token_ids=prompt,
         sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_tokens),
-        placement=router_service_pb2.Placement(prefill_node_id=prefill_node_id, layers_per_frame=layers_per_frame),
+        placement=placement,
         cache_salt=salt,
     )
     token_ids: list[int] = []
-    for response in stub.Generate(request, timeout=TIMEOUT_SECONDS):
-        if response.HasField("tokens"):
-            assert response.tokens.output_index == len(token_ids)
-            token_ids += response.tokens.token_ids
-        elif response.HasField("finished"):
-            return Generated(token_ids, response.finished.summary)
+    with grpc.insecure_channel(cluster.address_of("decode-0")) as channel:
+        for response in DecodeServiceStub(channel).Generate(request, timeout=TIMEOUT_SECONDS):  # type: ignore[no-untyped-call]
+            if response.HasField("tokens"):
+                assert response.tokens.output_index == len(token_ids)
+                token_ids += response.tokens.token_ids
+            elif response.HasField("finished"):
+                return Generated(token_ids, response.finished.summary)
     raise AssertionError("the stream ended without its last message")

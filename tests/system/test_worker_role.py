@@ -31,14 +31,15 @@ def workers() -> Iterator[Cluster]:
 
 def _generate(cluster: Cluster, decode: str, prefill: str) -> tuple[list[int], PlacementSummary]:
     """Generate on one node, the prompt computed on another; empty: on the same."""
+    name = f"{decode}-{prefill or 'alone'}"
     with grpc.insecure_channel(cluster.address_of("router")) as channel:
         pin = PlacementPin(decode_node_id=decode, prefill_node_id=prefill)
         place = PlaceRequest(
-            request_id="r", model_id=MODEL_NAME, prompt_token_count=len(PROMPT), max_token_count=NUM_TOKENS, pins=[pin]
+            request_id=name, model_id=MODEL_NAME, prompt_token_count=len(PROMPT), max_token_count=NUM_TOKENS, pins=[pin]
         )
         placement = RouterServiceStub(channel).Place(place, timeout=20).placement  # type: ignore[no-untyped-call]
     request = DecodeServiceGenerateRequest(
-        request_id=f"{decode}-{prefill or 'alone'}",
+        request_id=name,
         attempt=1,
         model_id=MODEL_NAME,
         prompt_token_ids=PROMPT,

@@ -187,6 +187,10 @@ def _class_bytes(num_bytes: int) -> int:
     return -(-num_bytes // step) * step
 
 
+class ContradictionError(StreamBrokenError):
+    """A frame proves its stream, and a place or size that it cannot have: its sender errs, and may have before."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamTotals:
     """What a sender says at the end of a stream, and a receiver has counted itself."""
@@ -329,17 +333,17 @@ class StreamLedger:
     def _check_range(self, frame: KvFrame) -> None:
         layer_end = frame.layer_begin + frame.num_layers
         if frame.num_layers < 1 or frame.layer_begin < 0 or layer_end > self._layout.num_layers:
-            raise StreamBrokenError(f"layers [{frame.layer_begin}, {layer_end}) are not in the model")
+            raise ContradictionError(f"layers [{frame.layer_begin}, {layer_end}) are not in the model")
         first, *others = self._layout.layers[frame.layer_begin : layer_end]
         if not all(first.is_shaped_like(other) for other in others):
-            raise StreamBrokenError(f"layers [{frame.layer_begin}, {layer_end}) differ in shape: not in one frame")
+            raise ContradictionError(f"layers [{frame.layer_begin}, {layer_end}) differ in shape: not in one frame")
         if frame.num_tokens < 1 or frame.token_begin + frame.num_tokens > self._token_end:
-            raise StreamBrokenError(
+            raise ContradictionError(
                 f"positions [{frame.token_begin}, {frame.token_begin + frame.num_tokens}) reach past {self._token_end}"
             )
         for layer in range(frame.layer_begin, layer_end):
             if frame.token_begin != self._next_token[layer]:
-                raise StreamBrokenError(
+                raise ContradictionError(
                     f"layer {layer}: positions from {frame.token_begin} arrived where {self._next_token[layer]} was due"
                 )
 
@@ -356,4 +360,4 @@ class StreamLedger:
         }
         for field, num_bytes in expected.items():
             if len(getattr(frame, field)) != num_bytes:
-                raise StreamBrokenError(f"frame has {len(getattr(frame, field))} bytes of {field}, not {num_bytes}")
+                raise ContradictionError(f"frame has {len(getattr(frame, field))} bytes of {field}, not {num_bytes}")

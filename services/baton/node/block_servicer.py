@@ -22,13 +22,14 @@ from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import InvalidFieldError, MismatchError
 from baton.internal.v1 import block_service_pb2
 from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer
-from baton.kv.hashing import BlockHash, split_hashes
+from baton.kv.hashing import HASH_BYTES, BlockHash, split_hashes
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.kv_transport.kv_services import ReceivedPull
 from baton.kv_transport.link_probe import probe_sizes
 from baton.node.requests import check_identity
+from baton.security.transfers import TransferGate, digest_of
 from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame
@@ -77,6 +78,7 @@ class CachingNode(Protocol):
     engine: Engine
     runner: Runner
     is_kv_quantized: bool
+    transfers: TransferGate
 
     def check_accepts(self) -> None:
         """Refuse new work while the node shuts down."""
@@ -118,7 +120,11 @@ class BlockStream:
         self._codec = node.runner.wire_codec
         self._block_tokens = node.runner.block_tokens
         self._request = request
-        self._hashes = _checked_hashes(request.message, node.runner)
+        message = request.message
+        self._hashes = _checked_hashes(message, node.runner)
+        granted = digest_of(message.leading_block_hashes + message.block_hashes)
+        asked = node.transfers.check_asked
+        self._transfer_answer = asked(message.transfer, request_id=message.request_id, blocks_digest=granted)
         cache = node.runner.info.layout
         self._layout = replace(cache, wire=wire_from_proto(request.message, cache))
         self._ledger = StreamLedger(self._layout, KvProgress.begin(cache, 0, 0))  # until it is known what there is
@@ -139,7 +145,10 @@ class BlockStream:
         owed = KvProgress.begin(self._layout, begin, begin + num_blocks * block_tokens)
         self._ledger = StreamLedger(self._layout, owed, self._request.crc32c)
         return block_service_pb2.PullBlocksResponse(
-            layout=layout_to_proto(self._layout), request_crc32c=self._request.crc32c, block_count=num_blocks
+            layout=layout_to_proto(self._layout),
+            request_crc32c=self._request.crc32c,
+            block_count=num_blocks,
+            transfer_answer=self._transfer_answer,
         )
 
     def readings(self) -> Generator[PendingFrame, None, None]:
@@ -213,4 +222,7 @@ def _checked_hashes(message: block_service_pb2.PullBlocksRequest, runner: Runner
     max_blocks = runner.info.max_context_tokens // block_tokens
     if message.block_begin + len(hashes) > max_blocks:
         raise InvalidFieldError("block_begin", f"expected blocks up to {max_blocks}, the end of the context")
+    if len(message.leading_block_hashes) != message.block_begin * HASH_BYTES:
+        problem = f"expected {message.block_begin} hashes, as block_begin says"
+        raise InvalidFieldError("leading_block_hashes", problem)
     return hashes

@@ -39,6 +39,9 @@ from baton.node.sensors.machine import machine_sensors
 from baton.node.sensors.monitor import NodeMonitor
 from baton.node.settings import NodeSettings
 from baton.rpc.process import freeze_loaded_objects
+from baton.security.transfers import TransferGate
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
 from baton.text.tokenizer import load_tokenizer
 from baton.wire.node_roles import role_to_proto
 
@@ -76,6 +79,8 @@ class WorkerNode:
         self.profile = profile
         self._wire_abilities = wire_abilities
         self._place = place
+        count = Metrics().add
+        self.transfers = TransferGate(lambda claim: count(names.REFUSED_TRANSFERS, 1, {names.REASON: claim}))
         self.node_id = ""
         self.is_draining = False
         self._is_paused = self._is_hung = False
@@ -158,6 +163,7 @@ class WorkerNode:
             self._load_message,
             report_seconds=REPORT_SECONDS,
             on_peers=on_peers,
+            transfer_key=self.transfers.key,
         )
         self.engine.start()
         freeze_loaded_objects()

@@ -119,6 +119,7 @@ class StreamMessages:
         owed: What the stream has to bring.
         monitor: Tells what the work cost the machine.
         on_sending: Called with every frame that waits no more.
+        transfer_answer: By which the caller knows this node.
     """
 
     def __init__(
@@ -128,10 +129,12 @@ class StreamMessages:
         owed: KvProgress,
         monitor: NodeMonitor,
         on_sending: Callable[[KvFrame], None],
+        transfer_answer: bytes,
     ) -> None:
         self._layout = layout
         self._monitor = monitor
         self._on_sending = on_sending
+        self._transfer_answer = transfer_answer
         self._token_ids = request.message.token_ids
         self._key = request.crc32c
         self._ledger = StreamLedger(layout, owed, request.crc32c)
@@ -157,7 +160,10 @@ class StreamMessages:
             if self._is_closed:
                 self.close()
         return prefill_service_pb2.PrefillResponse(
-            layout=layout_to_proto(self._layout), request_crc32c=self._key, uses_shared_memory=outlet is not None
+            layout=layout_to_proto(self._layout),
+            request_crc32c=self._key,
+            uses_shared_memory=outlet is not None,
+            transfer_answer=self._transfer_answer,
         )
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
+from baton.security.transfers import digest_of
 from baton.telemetry import names
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
 
@@ -92,6 +93,7 @@ class Prefiller:
 
         Raises:
             OutOfMemoryError: If the prompt's K and V have no room here, even alone.
+            ForbiddenError: If no router has granted the transfer.
             BatonError: If the request is bad, the layouts differ, or a later stream of the attempt has come.
         """
         request = received.message
@@ -101,12 +103,19 @@ class Prefiller:
         receiver = dtype_from_proto(request.expected_layout.dtype, field="expected_layout.dtype")
         layout = replace(layout, wire=wire_from_proto(request, layout, receiver))
         owed = owed_of(request, self._layout)
+        answer = self._node.transfers.check_asked(
+            request.transfer,
+            request_id=request.request_id,
+            salt_digest=digest_of(request.cache_salt),
+            token_count=len(request.token_ids),
+            blocks_digest=b"",
+        )
         self._check_has_room(owed.missing_bytes(self._layout))
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
         share = self._budget.share(self._layout, owed.missing_bytes(self._layout))
-        messages = StreamMessages(layout, received, owed, self._node.monitor, share.sent)
+        messages = StreamMessages(layout, received, owed, self._node.monitor, share.sent, answer)
         packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, put)
         engine_request = self._engine_request(request, sampling, owed, packer.put_frame, share.may_begin)
 

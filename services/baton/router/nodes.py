@@ -36,6 +36,8 @@ class NodeDescription(NodeSnapshot):
     """Number formats besides its cache's own in which it can send or receive KV."""
     adapters: tuple[Adapter, ...] = ()
     """What it has loaded besides the model."""
+    transfer_key: bytes = field(default=b"", compare=False, repr=False)
+    """By which it checks what is granted to transfers; empty: none is granted."""
     message: node_pb2.NodeDescription | None = field(default=None, compare=False, repr=False)
     """As it came (protos/baton/internal/v1/node.proto): what the router shows of it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +31,7 @@ from baton.router.admission.control import (
 )
 from baton.router.affinity import SessionAffinity
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
-from baton.router.proto import adapter_of, asker_of, place_response, placement_request
+from baton.router.proto import adapter_of, asker_of, grant_transfers, place_response, placement_request
 from baton.router.round_robin import RoundRobin
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
@@ -181,6 +182,8 @@ class Placer:
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
         response = place_response(placement_id, node.description, choice, decision, has_all=message.is_dry_run)
+        if not message.is_dry_run:
+            grant_transfers(response.placement, message, self._state.nodes, time.time())
         if max_tokens:
             response.placement.degraded_max_token_count = max_tokens
             response.placement.degraded_reason = "OVERLOADED"

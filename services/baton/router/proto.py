@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from baton.capacity.kv_transfer import CACHE
 from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, Objectives
@@ -11,11 +12,13 @@ from baton.capacity.placement import Candidate, Decision
 from baton.capacity.snapshot import NodeLoad, NodePair, PlacementRequest, QueuedPrompt
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.internal.v1.kv_pb2 import TransferClaims
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
 from baton.router.admission.control import Asker
-from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
+from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, NodeTable, Outcome, Report
+from baton.security.transfers import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
 from baton.v1 import generation_pb2
 from baton.wire.kv import (
     abilities_from_proto,
@@ -52,7 +55,9 @@ def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[
         InvalidFieldError: If nothing is set or a field has a value that cannot be used.
     """
     if message.HasField("node"):
-        return (description_from_proto(message.node),)
+        if len(message.transfer_key) not in (0, KEY_BYTES):
+            raise InvalidFieldError("transfer_key", f"expected {KEY_BYTES} bytes, got {len(message.transfer_key)}")
+        return (replace(description_from_proto(message.node), transfer_key=message.transfer_key),)
     if message.HasField("load"):
         return (load_from_proto(message.load),)
     if message.HasField("link"):
@@ -259,6 +264,44 @@ def place_response(
     )
     _set_wire(placement, choice)
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
+
+
+def grant_transfers(
+    placement: router_service_pb2.Placement,
+    request: router_service_pb2.PlaceRequest,
+    nodes: NodeTable,
+    now_seconds: float,
+) -> None:
+    """Put a grant into a placement for each node that may have to send KV.
+
+    Args:
+        placement: What was decided.
+        request: Upon what.
+        nodes: Among them those of the placement; what has told no key sends nothing, and is sent nothing.
+        now_seconds: Since 1970.
+    """
+    receiver, pull = nodes.get(placement.decode_node_id), placement.prefix_pull
+    assert receiver is not None
+    claims = TransferClaims(
+        request_id=request.request_id,
+        destination_node_id=placement.decode_node_id,
+        salt_digest=request.salt_digest or digest_of(""),
+        token_count=request.prompt_token_count,
+    )
+    claims.expires_at.FromMilliseconds(int(1000 * (now_seconds + LIFETIME_SECONDS)))
+    senders = {placement.prefill_node_id: placement.transfer}
+    senders |= {each.prefill_node_id: each.transfer for each in placement.alternatives}
+    if pull.node_id:
+        # The last position is computed by the receiver in any case.
+        num_blocks = min(pull.block_count, (request.prompt_token_count - 1) // receiver.description.block_tokens)
+        senders = {pull.node_id: pull.transfer}
+        claims.blocks_digest = digest_of(request.block_hashes[: num_blocks * HASH_BYTES])
+    for node_id, grant in senders.items():
+        sender = nodes.get(node_id)
+        if sender and sender.description.transfer_key and receiver.description.transfer_key:
+            claims.source_node_id = node_id
+            keys = sender.description.transfer_key, receiver.description.transfer_key
+            grant.CopyFrom(sign_grant(claims, *keys))
 
 
 def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:

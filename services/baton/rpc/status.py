@@ -53,6 +53,7 @@ _CLASSES: dict[str, type[errors.BatonError]] = {
     "INVALID_JOIN_TOKEN": errors.AuthenticationError,
     "JOIN_RATE": errors.OverloadedError,
     "NOT_ALLOWED": errors.ForbiddenError,
+    "TRANSFER_NOT_GRANTED": errors.ForbiddenError,
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,

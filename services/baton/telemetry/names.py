@@ -250,6 +250,11 @@ REGRET_SHARE = MetricName(
 )
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
 KV_BREAKS = MetricName("baton.kv.breaks", "{stream}", "KV streams that broke, by REASON and RECOVERY.")
+REFUSED_TRANSFERS = MetricName(
+    "baton.kv.refused_transfers",
+    "{stream}",
+    "KV transfers that no router had granted, by REASON: the claim that differs.",
+)
 PULLS = MetricName(
     "baton.kv.pulls", "{stream}", "Prefixes asked of other nodes' caches, by REASON: COMPLETE, or why not all came."
 )

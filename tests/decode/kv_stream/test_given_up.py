@@ -94,7 +94,7 @@ def test_what_a_cancelled_stream_has_received_is_freed(
             gates.append(threading.Event())  # its own: the engine may still have to come to the one before
             is_ended.clear()
             num_given = staged.num_given
-            request = request_of(PROMPT, request_id=f"r{number}", cache_salt=f"{number}")
+            request = pair.granted(request_of(PROMPT, request_id=f"r{number}", cache_salt=f"{number}"))
             if is_alone:
                 call = pair.stub.Generate(request)
                 await call.read()

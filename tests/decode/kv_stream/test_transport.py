@@ -20,8 +20,9 @@ from baton.rpc.channel import open_channel
 from baton.security.tls import TlsIdentity, secured_by
 from baton.telemetry import names
 from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED, KV_TRANSPORT_UNSPECIFIED
+from decode.grants import grant_prefill
 from decode.kv_stream.faulty_link import FaultyLink
-from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
+from decode.pair import DECODE_ID, PREFILL_ID, Pair, generate, request_of, with_pair
 from engine.rig import expected_tokens, prompt_of
 from prefill.test_servicer import request_of as prefill_request_of
 from system.plan import free_ports
@@ -185,9 +186,10 @@ def test_the_grpc_library_receives_from_the_fast_path() -> None:
     async def client(pair: Pair) -> None:
         async with open_channel(f"127.0.0.1:{pair.fast_port}") as channel:
             stub = PrefillServiceStub(channel)
-            request = prefill_request_of(chunk_token_count=11)
+            request = grant_prefill(prefill_request_of(chunk_token_count=11), PREFILL_ID, DECODE_ID)
             fast = [message async for message in stub.Prefill(request)]
             request.request_id, request.bypass_prefix_cache = "again", True
+            request.ClearField("transfer")
             plain = [message async for message in pair.prefill_stub.Prefill(request)]
 
         assert [message.WhichOneof("element") for message in fast].count("summary") == 1

@@ -16,10 +16,10 @@ from baton.internal.v1 import (
 )
 from baton.internal.v1.cache_index_service_pb2 import BlockEvents, BlockSnapshot, LookupRequest, PublishRequest
 from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
-from baton.internal.v1.kv_pb2 import KvLayout
+from baton.internal.v1.kv_pb2 import KvLayout, TransferGrant
 from baton.internal.v1.node_pb2 import LoadReport, NodeDescription
 from baton.internal.v1.prefill_service_pb2 import PrefillRequest, ProbeLinkRequest
-from baton.internal.v1.router_service_pb2 import PlaceRequest, RegisterRequest
+from baton.internal.v1.router_service_pb2 import PlacementPin, PlaceRequest, RegisterRequest
 from baton.v1.generation_pb2 import SamplingParameters
 from system.bad_input.refusal import Refusal, refusal_of
 from system.cluster import Cluster
@@ -52,10 +52,8 @@ def node(demo_cluster: Cluster) -> NodeDescription:
         ({"request_id": "a" * 129}, "request_id"),
         ({"request_id": "a\nb"}, "request_id"),
         ({"attempt": 0}, "attempt"),
-        ({"token_ids": []}, "prompt_token_ids"),
-        ({"token_ids": [9_999]}, "prompt_token_ids"),
-        ({"token_ids": [-1]}, "prompt_token_ids"),
-        ({"token_ids": [1] * 5_000}, "prompt_token_ids"),
+        ({"token_ids": [1, 2, 9_999]}, "prompt_token_ids"),
+        ({"token_ids": [1, 2, -1]}, "prompt_token_ids"),
         ({"output_token_count": 3}, "output_token_count"),
         ({"output_token_count": -1}, "output_token_count"),
         ({"kv_token_begin": 3}, "kv_token_begin"),
@@ -76,9 +74,36 @@ def test_a_prefill_that_cannot_be_computed_is_refused_by_name(
     """INVALID_ARGUMENT with the field."""
     good = {"request_id": "bad", "attempt": 1, "token_ids": [1, 2, 3], "expected_layout": node.kv_layout}
     request = PrefillRequest(**{"sampling": _GREEDY, **good, **fields})  # type: ignore[arg-type]
+    request.transfer.CopyFrom(_grant(demo_cluster))
     stub = prefill_service_pb2_grpc.PrefillServiceStub
 
     assert _refusal(demo_cluster, "prefill-0", stub, "Prefill", request) == _invalid(field)
+
+
+@pytest.mark.parametrize("token_ids", [[], [1] * 5_000, [1, 2, 3, 4]])
+def test_a_prefill_of_other_tokens_than_a_router_granted_is_refused(
+    demo_cluster: Cluster, node: NodeDescription, token_ids: list[int]
+) -> None:
+    """By the claim: none, more than fit, one more."""
+    request = PrefillRequest(
+        request_id="bad", attempt=1, token_ids=token_ids, expected_layout=node.kv_layout, transfer=_grant(demo_cluster)
+    )
+    stub = prefill_service_pb2_grpc.PrefillServiceStub
+
+    expected = Refusal("PERMISSION_DENIED", "TRANSFER_NOT_GRANTED", "token_count")
+    assert _refusal(demo_cluster, "prefill-0", stub, "Prefill", request) == expected
+
+
+def _grant(cluster: Cluster) -> TransferGrant:
+    """Return what the router grants to a prompt of three tokens."""
+    pin = PlacementPin(decode_node_id="decode-0", prefill_node_id="prefill-0")
+    asked = PlaceRequest(
+        request_id="bad", model_id=MODEL_NAME, prompt_token_count=3, max_token_count=2, pins=[pin], is_admitted=True
+    )
+    with grpc.insecure_channel(cluster.address_of("router")) as channel:
+        stub = router_service_pb2_grpc.RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+        grant: TransferGrant = stub.Place(asked, timeout=10).placement.transfer
+    return grant
 
 
 def _with(layout: KvLayout, path: str, value: object) -> KvLayout:

@@ -30,6 +30,7 @@ from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
 from baton.kv_transport.kv_services import PULL_PATH, BlockStub
 from baton.rpc.loop_channel import client_span
+from baton.security.transfers import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import current_metadata
@@ -93,6 +94,8 @@ class BlockPull(KvStreamReader):
         self._nodes = nodes
         self._node_id = request.placement.prefix_pull.node_id
         self._request = pull_request(request, node.runner, admitted)
+        self._node = node
+        self._grant, self._salt_digest = request.placement.prefix_pull.transfer, digest_of(request.cache_salt)
         shape = budget.frames_of(layout, FrameShape(self._request.layers_per_frame))
         self._request.layers_per_frame = shape.layers_per_frame
         self._num_wanted = len(self._request.block_hashes) // HASH_BYTES
@@ -146,6 +149,14 @@ class BlockPull(KvStreamReader):
     async def _pull(self) -> bool:
         """Take the blocks; return whether the node had all of them."""
         stub = self._nodes.blocks(self._node_id)
+        shown = self._node.transfers.check_taken(
+            self._grant,
+            source_node_id=self._node_id,
+            request_id=self._request.request_id,
+            salt_digest=self._salt_digest,
+            token_count=self.progress.num_tokens,
+        )
+        self._request.transfer.CopyFrom(shown)
         attributes: dict[str, str | int] = {
             names.CACHED_TOKENS: self._num_cached,
             names.PULL_NODE_ID: self._node_id,
@@ -154,6 +165,7 @@ class BlockPull(KvStreamReader):
             replace(self._layout, wire=wire_from_proto(self._request, self._layout)),
             request_crc32c(serialize_request(self._request)),
             is_converted=False,
+            transfer_answer=self._grant.answer_code,
         )
         with client_span(PULL_PATH, self._nodes.address(self._node_id), names.SPAN_RECEIVE_KV, attributes):
             try:
@@ -214,6 +226,7 @@ def pull_request(
         request_id=request.request_id,
         attempt=request.attempt,
         block_hashes=join_hashes(admitted.block_hashes[begin:end]),
+        leading_block_hashes=join_hashes(admitted.block_hashes[:begin]),
         block_begin=begin,
         block_token_count=block_tokens,
         expected_layout=layout_to_proto(layout),

@@ -93,8 +93,13 @@ class PrefillReader(KvStreamReader):
         self._request = prefill_service_pb2.PrefillRequest()
         self._has_streams_token = False
 
-    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest) -> None:
+    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes) -> None:
         """Call the prefill node and take everything up to the summary; then the engine may decode.
+
+        Args:
+            source: Whom to call.
+            request: What to ask for.
+            transfer_answer: What the node that the router meant answers.
 
         Raises:
             BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
@@ -112,7 +117,8 @@ class PrefillReader(KvStreamReader):
             except TimeoutError:
                 raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
-            await self._read(timed(messages, self._timeouts), StreamTerms(layout, crc, bool(request.wire_dtype)))
+            terms = StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
+            await self._read(timed(messages, self._timeouts), terms)
 
     def commit(self) -> None:
         """Tell the engine that the KV is complete: it may decode."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -17,13 +18,14 @@ from opentelemetry import trace
 from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception, ReceptionClock
 from baton.engine.engine import Engine
-from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
+from baton.errors import BatonError, ForbiddenError, MismatchError, StreamBrokenError, UnavailableError
 from baton.internal.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvLayout, is_kept_exactly
-from baton.kv.stream import KvFrame, KvProgress, StreamLedger, unpack_frame
+from baton.kv.stream import ContradictionError, KvFrame, KvProgress, StreamLedger, unpack_frame
 from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.error_interceptor import Undecodable
 from baton.rpc.status import error_from_rpc
+from baton.security.transfers import NOT_GRANTED
 from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.wire.kv import layout_from_proto, wire_from_proto
@@ -63,6 +65,8 @@ class StreamTerms(NamedTuple):
     """Checksum of the request: key of the stream's frames."""
     is_converted: bool
     """Whether the sender's cache may have other numbers than this one."""
+    transfer_answer: bytes
+    """By which the node that the router meant shows itself."""
 
 
 class StreamPromise(NamedTuple):
@@ -223,6 +227,9 @@ class KvStreamReader(ABC):
     def _take_layout(self, message: Response, terms: StreamTerms) -> StreamLedger:
         """Return the account of a stream that answers the request, and brings what this cache can hold."""
         self.reception.clock.layout_arrived(self._clock())
+        if not compare_digest(message.transfer_answer, terms.transfer_answer):
+            problem = "transfer_answer: another node answers than the router has named, or its process is another"
+            raise ForbiddenError(problem, reason=NOT_GRANTED, metadata={"field": "transfer_answer"})
         sender = layout_from_proto(message.layout)
         self._layout.check_matches(sender, is_converted=terms.is_converted)
         wire = wire_from_proto(message.layout, sender, self._layout.dtype)
@@ -244,7 +251,12 @@ class KvStreamReader(ABC):
         self._spans.add(frame, reception.clock.frame_arrived(now, frame.ready_seconds, frame.num_bytes), now)
         if reception.timeline is not None:
             reception.timeline.add(frame, reception.clock.origin + frame.ready_seconds, now)
-        ledger.enter(frame, received.sequence_number, received.crc32c, received.actual_crc32c, received.header_crc32c)
+        sums = received.crc32c, received.actual_crc32c, received.header_crc32c
+        try:
+            ledger.enter(frame, received.sequence_number, *sums)
+        except ContradictionError:
+            self.progress = self._begin
+            raise
         reception.num_frames += 1
         reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from baton.capacity.cost import CostEstimate
+from baton.internal.v1.kv_pb2 import TransferGrant
 from baton.kv.stream import KvProgress
 
 MAX_STREAMS_PER_NODE = 2
@@ -40,6 +41,8 @@ class PrefillOption:
     """KvDtype of kv.proto of K; 0: that of the cache."""
     value_wire_dtype: int = 0
     """That of V; 0: that of K."""
+    transfer: TransferGrant = field(default_factory=TransferGrant)
+    """What the router has granted of its KV."""
     estimate: CostEstimate | None = None
     """What the router expected of it for the whole prompt; None: unknown, it is worth a try."""
 

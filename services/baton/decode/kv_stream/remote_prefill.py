@@ -32,6 +32,7 @@ from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.loop_channel import client_span
 from baton.rpc.status import PEER_SILENT
+from baton.security.transfers import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
 from baton.v1 import generation_pb2
@@ -170,12 +171,25 @@ class RemotePrefill:
         }
         with client_span(PREFILL_PATH, self._nodes.address(option.node_id), names.SPAN_RECEIVE_KV, attributes):
             async with self._within_deadline():
-                await self._reader.run(source, self._request_for(option, number))
+                request = self._request_for(option, number)
+                await self._reader.run(source, request, option.transfer.answer_code)
 
     def _request_for(self, option: PrefillOption, number: int) -> prefill_service_pb2.PrefillRequest:
-        """Return the request of a stream: the first one's, less what has come."""
+        """Return the request of a stream: the first one's, less what has come.
+
+        Raises:
+            ForbiddenError: If no router has granted it.
+        """
         request = prefill_service_pb2.PrefillRequest()
         request.CopyFrom(self._request)
+        shown = self._node.transfers.check_taken(
+            option.transfer,
+            source_node_id=option.node_id,
+            request_id=request.request_id,
+            salt_digest=digest_of(request.cache_salt),
+            token_count=self._num_tokens,
+        )
+        request.transfer.CopyFrom(shown)
         shape = self._budget.frames_of(self._layout, FrameShape(option.layers_per_frame, option.chunk_tokens))
         request.layers_per_frame, request.chunk_token_count = shape
         request.wire_dtype = option.wire_dtype  # type: ignore[assignment]
@@ -293,6 +307,7 @@ def _option(message: Placement | PrefillAlternative) -> PrefillOption:
         message.chunk_token_count,
         message.wire_dtype,
         message.value_wire_dtype,
+        message.transfer,
         estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
     )
 

@@ -30,6 +30,7 @@ from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
 from baton.rpc.status import PEER_SILENT, without_address
+from baton.security.transfers import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import (
@@ -140,6 +141,7 @@ class TokenStreams:
             tpot_objective=_duration(generation.objectives.tpot_seconds),
             is_admitted=generation.placement is not None,
             session=prompt.request.session,
+            salt_digest=digest_of(prompt.request.cache_salt),
         )
         response = await self._router.place(request)
         if (max_tokens := response.placement.degraded_max_token_count) and max_tokens < sampling.max_token_count:

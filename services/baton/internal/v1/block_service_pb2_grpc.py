@@ -63,7 +63,8 @@ class BlockServiceServicer(object):
         where they prove their place (KvFrame.header_crc32c). Positions are those of the prompt: block i covers [i, i + 1) * block_token_count.
 
         Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` or `block_token_count` differs (the field is named);
-        INVALID_ARGUMENT INVALID_FIELD for a bad request; NOT_FOUND BLOCKS_EVICTED if promised blocks have left the cache; UNAVAILABLE
+        INVALID_ARGUMENT INVALID_FIELD for a bad request; PERMISSION_DENIED TRANSFER_NOT_GRANTED if no router has granted what is asked
+        for; NOT_FOUND BLOCKS_EVICTED if promised blocks have left the cache; UNAVAILABLE
         DRAINING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

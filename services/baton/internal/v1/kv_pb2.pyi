@@ -1,5 +1,6 @@
 from baton.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -61,6 +62,36 @@ class KvLayout(_message.Message):
     wire_dtype: _generation_pb2.KvDtype
     value_wire_dtype: _generation_pb2.KvDtype
     def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ...) -> None: ...
+
+class TransferClaims(_message.Message):
+    __slots__ = ("request_id", "source_node_id", "destination_node_id", "salt_digest", "token_count", "blocks_digest", "expires_at")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    SALT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    source_node_id: str
+    destination_node_id: str
+    salt_digest: bytes
+    token_count: int
+    blocks_digest: bytes
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, request_id: _Optional[str] = ..., source_node_id: _Optional[str] = ..., destination_node_id: _Optional[str] = ..., salt_digest: _Optional[bytes] = ..., token_count: _Optional[int] = ..., blocks_digest: _Optional[bytes] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class TransferGrant(_message.Message):
+    __slots__ = ("claims", "ask_code", "answer_code", "take_code")
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    ASK_CODE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_CODE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_CODE_FIELD_NUMBER: _ClassVar[int]
+    claims: bytes
+    ask_code: bytes
+    answer_code: bytes
+    take_code: bytes
+    def __init__(self, claims: _Optional[bytes] = ..., ask_code: _Optional[bytes] = ..., answer_code: _Optional[bytes] = ..., take_code: _Optional[bytes] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
     __slots__ = ("address", "token")

@@ -17,7 +17,7 @@ from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'baton/internal/v1/prefill_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1a\x62\x61ton/internal/v1/kv.proto\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc5\x04\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x1a\n\x12output_token_count\x18\x04 \x01(\x05\x12\x16\n\x0ekv_token_begin\x18\x05 \x01(\x05\x12\x34\n\x0f\x65xpected_layout\x18\x06 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayout\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x18\n\x10layers_per_frame\x18\x08 \x01(\x05\x12%\n\nwire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x0b \x01(\x08\x12\x19\n\x11\x63hunk_token_count\x18\x0c \x01(\x05\x12\x10\n\x08priority\x18\r \x01(\x05\x12\x15\n\rstream_number\x18\x0e \x01(\x05\x12\x1a\n\x12layer_token_begins\x18\x0f \x03(\x05\x12+\n\x10value_wire_dtype\x18\x10 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12;\n\rshared_memory\x18\x11 \x01(\x0b\x32$.baton.internal.v1.SharedMemoryOffer\x12\x0f\n\x07\x61\x64\x61pter\x18\x12 \x01(\t\x12\x14\n\x0cplacement_id\x18\x13 \x01(\t\"\xab\x02\n\x0fPrefillResponse\x12-\n\x06layout\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayoutH\x00\x12+\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1a.baton.internal.v1.KvFrameH\x00\x12\x34\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x1d.baton.internal.v1.FirstTokenH\x00\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1c.baton.internal.v1.KvSummaryH\x00\x12\x1b\n\x0erequest_crc32c\x18\x05 \x01(\x07H\x01\x88\x01\x01\x12\x1a\n\x12uses_shared_memory\x18\x06 \x01(\x08\x42\t\n\x07\x65lementB\x11\n\x0f_request_crc32c\"\xe3\x01\n\nFirstToken\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenLogprob\x12\x0e\n\x06\x63rc32c\x18\x02 \x01(\x07\x12\x31\n\x0equeue_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x1a\n\x12shared_token_count\x18\x06 \x01(\x05\"B\n\x10ProbeLinkRequest\x12\x12\n\nbyte_count\x18\x01 \x01(\x03\x12\x1a\n\x12message_byte_count\x18\x02 \x01(\x05\"$\n\x11ProbeLinkResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x32\xbe\x01\n\x0ePrefillService\x12R\n\x07Prefill\x12!.baton.internal.v1.PrefillRequest\x1a\".baton.internal.v1.PrefillResponse0\x01\x12X\n\tProbeLink\x12#.baton.internal.v1.ProbeLinkRequest\x1a$.baton.internal.v1.ProbeLinkResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'baton/internal/v1/prefill_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1a\x62\x61ton/internal/v1/kv.proto\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf9\x04\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x1a\n\x12output_token_count\x18\x04 \x01(\x05\x12\x16\n\x0ekv_token_begin\x18\x05 \x01(\x05\x12\x34\n\x0f\x65xpected_layout\x18\x06 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayout\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x18\n\x10layers_per_frame\x18\x08 \x01(\x05\x12%\n\nwire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x0b \x01(\x08\x12\x19\n\x11\x63hunk_token_count\x18\x0c \x01(\x05\x12\x10\n\x08priority\x18\r \x01(\x05\x12\x15\n\rstream_number\x18\x0e \x01(\x05\x12\x1a\n\x12layer_token_begins\x18\x0f \x03(\x05\x12+\n\x10value_wire_dtype\x18\x10 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12;\n\rshared_memory\x18\x11 \x01(\x0b\x32$.baton.internal.v1.SharedMemoryOffer\x12\x0f\n\x07\x61\x64\x61pter\x18\x12 \x01(\t\x12\x14\n\x0cplacement_id\x18\x13 \x01(\t\x12\x32\n\x08transfer\x18\x14 \x01(\x0b\x32 .baton.internal.v1.TransferGrant\"\xc4\x02\n\x0fPrefillResponse\x12-\n\x06layout\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayoutH\x00\x12+\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1a.baton.internal.v1.KvFrameH\x00\x12\x34\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x1d.baton.internal.v1.FirstTokenH\x00\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1c.baton.internal.v1.KvSummaryH\x00\x12\x1b\n\x0erequest_crc32c\x18\x05 \x01(\x07H\x01\x88\x01\x01\x12\x1a\n\x12uses_shared_memory\x18\x06 \x01(\x08\x12\x17\n\x0ftransfer_answer\x18\x07 \x01(\x0c\x42\t\n\x07\x65lementB\x11\n\x0f_request_crc32c\"\xe3\x01\n\nFirstToken\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenLogprob\x12\x0e\n\x06\x63rc32c\x18\x02 \x01(\x07\x12\x31\n\x0equeue_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x1a\n\x12shared_token_count\x18\x06 \x01(\x05\"B\n\x10ProbeLinkRequest\x12\x12\n\nbyte_count\x18\x01 \x01(\x03\x12\x1a\n\x12message_byte_count\x18\x02 \x01(\x05\"$\n\x11ProbeLinkResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x32\xbe\x01\n\x0ePrefillService\x12R\n\x07Prefill\x12!.baton.internal.v1.PrefillRequest\x1a\".baton.internal.v1.PrefillResponse0\x01\x12X\n\tProbeLink\x12#.baton.internal.v1.ProbeLinkRequest\x1a$.baton.internal.v1.ProbeLinkResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,15 +25,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.internal.v1.prefill_s
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREFILLREQUEST']._serialized_start=150
-  _globals['_PREFILLREQUEST']._serialized_end=731
-  _globals['_PREFILLRESPONSE']._serialized_start=734
-  _globals['_PREFILLRESPONSE']._serialized_end=1033
-  _globals['_FIRSTTOKEN']._serialized_start=1036
-  _globals['_FIRSTTOKEN']._serialized_end=1263
-  _globals['_PROBELINKREQUEST']._serialized_start=1265
-  _globals['_PROBELINKREQUEST']._serialized_end=1331
-  _globals['_PROBELINKRESPONSE']._serialized_start=1333
-  _globals['_PROBELINKRESPONSE']._serialized_end=1369
-  _globals['_PREFILLSERVICE']._serialized_start=1372
-  _globals['_PREFILLSERVICE']._serialized_end=1562
+  _globals['_PREFILLREQUEST']._serialized_end=783
+  _globals['_PREFILLRESPONSE']._serialized_start=786
+  _globals['_PREFILLRESPONSE']._serialized_end=1110
+  _globals['_FIRSTTOKEN']._serialized_start=1113
+  _globals['_FIRSTTOKEN']._serialized_end=1340
+  _globals['_PROBELINKREQUEST']._serialized_start=1342
+  _globals['_PROBELINKREQUEST']._serialized_end=1408
+  _globals['_PROBELINKRESPONSE']._serialized_start=1410
+  _globals['_PROBELINKRESPONSE']._serialized_end=1446
+  _globals['_PREFILLSERVICE']._serialized_start=1449
+  _globals['_PREFILLSERVICE']._serialized_end=1639
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count", "priority", "stream_number", "layer_token_begins", "value_wire_dtype", "shared_memory", "adapter", "placement_id")
+    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count", "priority", "stream_number", "layer_token_begins", "value_wire_dtype", "shared_memory", "adapter", "placement_id", "transfer")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class PrefillRequest(_message.Message):
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -48,23 +49,26 @@ class PrefillRequest(_message.Message):
     shared_memory: _kv_pb2.SharedMemoryOffer
     adapter: str
     placement_id: str
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ..., stream_number: _Optional[int] = ..., layer_token_begins: _Optional[_Iterable[int]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., shared_memory: _Optional[_Union[_kv_pb2.SharedMemoryOffer, _Mapping]] = ..., adapter: _Optional[str] = ..., placement_id: _Optional[str] = ...) -> None: ...
+    transfer: _kv_pb2.TransferGrant
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ..., stream_number: _Optional[int] = ..., layer_token_begins: _Optional[_Iterable[int]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., shared_memory: _Optional[_Union[_kv_pb2.SharedMemoryOffer, _Mapping]] = ..., adapter: _Optional[str] = ..., placement_id: _Optional[str] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
-    __slots__ = ("layout", "frame", "first_token", "summary", "request_crc32c", "uses_shared_memory")
+    __slots__ = ("layout", "frame", "first_token", "summary", "request_crc32c", "uses_shared_memory", "transfer_answer")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_CRC32C_FIELD_NUMBER: _ClassVar[int]
     USES_SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_ANSWER_FIELD_NUMBER: _ClassVar[int]
     layout: _kv_pb2.KvLayout
     frame: _kv_pb2.KvFrame
     first_token: FirstToken
     summary: _kv_pb2.KvSummary
     request_crc32c: int
     uses_shared_memory: bool
-    def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., uses_shared_memory: bool = ...) -> None: ...
+    transfer_answer: bytes
+    def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., uses_shared_memory: bool = ..., transfer_answer: _Optional[bytes] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("token", "crc32c", "queue_duration", "compute_duration", "cached_token_count", "shared_token_count")

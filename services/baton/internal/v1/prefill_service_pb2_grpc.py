@@ -67,6 +67,7 @@ class PrefillServiceServicer(object):
         Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` differs (the field is named), MODEL_MISMATCH if the node has not
         the adapter; INVALID_ARGUMENT
         INVALID_FIELD for a bad request; RESOURCE_EXHAUSTED OUT_OF_MEMORY if the prompt can never fit; UNAVAILABLE DRAINING;
+        PERMISSION_DENIED TRANSFER_NOT_GRANTED if no router has granted what is asked for;
         ABORTED ATTEMPT_REUSED if a stream of this or a greater number runs for the attempt, or begins meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -1,3 +1,4 @@
+from baton.internal.v1 import kv_pb2 as _kv_pb2
 from baton.internal.v1 import node_pb2 as _node_pb2
 from baton.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -10,16 +11,18 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("node", "load", "link", "outcomes")
+    __slots__ = ("node", "load", "link", "outcomes", "transfer_key")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LINK_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_KEY_FIELD_NUMBER: _ClassVar[int]
     node: _node_pb2.NodeDescription
     load: _node_pb2.LoadReport
     link: _node_pb2.LinkMeasurement
     outcomes: Outcomes
-    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., link: _Optional[_Union[_node_pb2.LinkMeasurement, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ...) -> None: ...
+    transfer_key: bytes
+    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., link: _Optional[_Union[_node_pb2.LinkMeasurement, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., transfer_key: _Optional[bytes] = ...) -> None: ...
 
 class Outcomes(_message.Message):
     __slots__ = ("outcomes",)
@@ -62,7 +65,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session", "salt_digest")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +83,7 @@ class PlaceRequest(_message.Message):
     TPOT_OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     IS_ADMITTED_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    SALT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -97,7 +101,8 @@ class PlaceRequest(_message.Message):
     tpot_objective: _duration_pb2.Duration
     is_admitted: bool
     session: bytes
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ...) -> None: ...
+    salt_digest: bytes
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ..., salt_digest: _Optional[bytes] = ...) -> None: ...
 
 class AssumedPrefix(_message.Message):
     __slots__ = ("node_id", "token_count")
@@ -124,7 +129,7 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull", "chunk_token_count", "degraded_max_token_count", "degraded_reason")
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull", "chunk_token_count", "degraded_max_token_count", "degraded_reason", "transfer")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +143,7 @@ class Placement(_message.Message):
     CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_MAX_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_REASON_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     placement_id: str
     decode_node_id: str
     decode_address: str
@@ -151,37 +157,42 @@ class Placement(_message.Message):
     chunk_token_count: int
     degraded_max_token_count: int
     degraded_reason: str
-    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ..., chunk_token_count: _Optional[int] = ..., degraded_max_token_count: _Optional[int] = ..., degraded_reason: _Optional[str] = ...) -> None: ...
+    transfer: _kv_pb2.TransferGrant
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ..., chunk_token_count: _Optional[int] = ..., degraded_max_token_count: _Optional[int] = ..., degraded_reason: _Optional[str] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ...) -> None: ...
 
 class PrefixPull(_message.Message):
-    __slots__ = ("node_id", "block_count", "wire_dtype", "value_wire_dtype", "layers_per_frame")
+    __slots__ = ("node_id", "block_count", "wire_dtype", "value_wire_dtype", "layers_per_frame", "transfer")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     block_count: int
     wire_dtype: _generation_pb2.KvDtype
     value_wire_dtype: _generation_pb2.KvDtype
     layers_per_frame: int
-    def __init__(self, node_id: _Optional[str] = ..., block_count: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ...) -> None: ...
+    transfer: _kv_pb2.TransferGrant
+    def __init__(self, node_id: _Optional[str] = ..., block_count: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ...) -> None: ...
 
 class PrefillAlternative(_message.Message):
-    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype", "chunk_token_count")
+    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype", "chunk_token_count", "transfer")
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     prefill_node_id: str
     wire_dtype: _generation_pb2.KvDtype
     layers_per_frame: int
     estimate: CostEstimate
     value_wire_dtype: _generation_pb2.KvDtype
     chunk_token_count: int
-    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
+    transfer: _kv_pb2.TransferGrant
+    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., chunk_token_count: _Optional[int] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
     __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds", "restore_seconds", "uncertainty_seconds", "join_seconds")

@@ -50,6 +50,7 @@ class RouterRegistration:
         on_accepted: Called when the router has accepted the node.
         links: Those measured so far, by the node that they come from; told whenever the node registers. Who shares them
             between registrations drops those of nodes that have gone: one router that has just started knows few.
+        transfer_key: By which the node checks what routers grant; empty: it takes part in no transfer.
     """
 
     def __init__(
@@ -62,9 +63,10 @@ class RouterRegistration:
         on_peers: Callable[[Peers], None] = lambda _peers: None,
         on_accepted: Callable[[], None] = lambda: None,
         links: MutableMapping[str, node_pb2.LinkMeasurement] | None = None,
+        transfer_key: bytes = b"",
     ) -> None:
         self._router_address = router_address
-        self._node = node
+        self._greeting = router_service_pb2.RegisterRequest(node=node, transfer_key=transfer_key)
         self._load = load
         self._report_seconds = report_seconds
         self._on_peers = on_peers
@@ -111,7 +113,7 @@ class RouterRegistration:
     async def _read_notices(self, call: RegisterCall) -> None:
         async for response in call:
             if response.HasField("registered"):
-                log.info("registered router=%s node=%s", self._router_address, self._node.node_id)
+                log.info("registered router=%s node=%s", self._router_address, self._greeting.node.node_id)
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
                 self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
                 self._on_accepted()
@@ -119,7 +121,7 @@ class RouterRegistration:
                 self._on_peers({peer.node_id: peer for peer in response.peers.nodes})
 
     async def _write_reports(self, call: RegisterCall) -> None:
-        await call.write(router_service_pb2.RegisterRequest(node=self._node))
+        await call.write(self._greeting)
         await call.write(router_service_pb2.RegisterRequest(load=self._load()))
         for link in list(self._links.values()):
             await call.write(router_service_pb2.RegisterRequest(link=link))
@@ -167,6 +169,7 @@ class RouterRegistrations:
         load: Returns what it is doing, given the placements that it has accepted since a router was last told.
         report_seconds: Longest time between reports.
         on_peers: Called with all other nodes of the model when they change.
+        transfer_key: By which the node checks what routers grant; empty: it takes part in no transfer.
     """
 
     def __init__(
@@ -177,8 +180,10 @@ class RouterRegistrations:
         *,
         report_seconds: float,
         on_peers: Callable[[Peers], None] = lambda _peers: None,
+        transfer_key: bytes = b"",
     ) -> None:
         self._node = node
+        self._transfer_key = transfer_key
         self._load = load
         self._report_seconds = report_seconds
         self._on_peers = on_peers
@@ -236,6 +241,7 @@ class RouterRegistrations:
             on_peers=partial(self._take_peers, address),
             on_accepted=self.accepted.set,
             links=self._links,
+            transfer_key=self._transfer_key,
         )
         return _Member(registration, accepted)
 
