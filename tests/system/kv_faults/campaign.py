@@ -9,11 +9,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
+from baton.internal.v1.router_service_pb2 import Peer
+from baton.shm.segment import Segment
+from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request
 from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
-from system.kv_faults.proxy import HOST, KINDS, Fault, FaultProxy, Kind
+from system.kv_faults.proxy import HOST, KINDS, LIES, Fault, FaultProxy, Kind
 
 DEADLINE_SECONDS = 10.0
 """Time within which every request ends."""
@@ -21,6 +23,8 @@ SILENCE_SECONDS = 0.25
 """Silence after which the decode node of a campaign gives a stream up."""
 NUM_NEW_TOKENS = 8
 BATCH = 25
+PROVEN = LIES | {"flip", "foreign", "stale", "swap_payloads", "flip_memory"}
+"""Faults that are always noticed, unless they changed nothing but what a sender tells of its own work."""
 _PROMPT_TOKENS = (3, 17, 41, 60)
 _FOREIGN_PROMPT = prompt_of(41, seed=99)
 
@@ -31,7 +35,7 @@ class Result:
 
     kind: Kind
     """The fault."""
-    transport: TransportChoice
+    transport: str
     """What carried the KV."""
     index: int
     """Message that was hit."""
@@ -95,18 +99,20 @@ class Campaign:
 
     Args:
         seed: Of everything that is drawn.
-        transport: What carries the KV.
+        transport: What carries the KV; "pull": the gRPC library, from a neighbour's prefix cache.
     """
 
     seed: int
-    transport: TransportChoice
+    transport: str
     oracle: Oracle = field(default_factory=MockOracle)
     """Says what is right."""
     results: list[Result] = field(default_factory=list)
     num_prompt_seeds: int = 1000
     """Of how many prompts of a length are drawn."""
     num_missed: int = 0
-    """Faults that were not reached: their stream had fewer messages."""
+    """Faults that were not reached: their stream had fewer messages, or none that the fault is made of."""
+    neighbour: Neighbour | None = None
+    """Whose cache is pulled from."""
 
     async def run(
         self,
@@ -126,11 +132,12 @@ class Campaign:
         """
         drawn = random.Random(f"{self.seed} {self.transport}")
         async with AsyncExitStack() as stack:
-            proxies = [
-                await stack.enter_async_context(FaultProxy(port)) for port in (pair.prefill_server.port, pair.fast_port)
-            ]
+            ports = [self.neighbour.server.port] if self.neighbour else [pair.prefill_server.port, pair.fast_port]
+            proxies = [await stack.enter_async_context(FaultProxy(port)) for port in ports]
             self._pair, self._proxies = pair, proxies
-            self._proxy = proxies[0 if self.transport == "grpc" else 1]
+            self._proxy = proxies[0 if self.transport in ("grpc", "pull") else 1]
+            give = pair.lender._segment
+            pair.lender._segment = lambda: self._noted(give())  # type: ignore[method-assign]
             for proxy, other in zip(proxies, reversed(proxies), strict=True):
                 proxy.on_kill_sender = other.kill
             self._ports = [proxy.port for proxy in proxies]
@@ -148,26 +155,50 @@ class Campaign:
     async def _record_foreign(self) -> None:
         """Have another request's stream at hand."""
         await self._reconnect()
+        self._proxy.others["foreign"] = await self._messages_of(self._request(_FOREIGN_PROMPT, "foreign"))
+
+    async def _messages_of(self, request: Request) -> list[bytes]:
+        """Return what is sent for a request without a fault."""
         self._proxy.arm(None)
-        await generate(self._pair, self._request(_FOREIGN_PROMPT, "foreign"))
-        self._proxy.foreign = self._proxy.messages
+        await self._warm(request)
+        await generate(self._pair, request)
+        return self._proxy.messages
+
+    async def _warm(self, request: Request) -> None:
+        """Have in the neighbour's cache what is to be pulled."""
+        if self.neighbour is not None:
+            await self.neighbour.warm(request.prompt_token_ids, cache_salt=request.cache_salt)
+
+    def _noted(self, segment: Segment | None) -> Segment | None:
+        if segment is not None:
+            self._proxy.segments.append(segment)
+        return segment
 
     async def _inject(self, number: int, fault: Fault, drawn: random.Random) -> None:
         await self._reconnect()
-        prompt = prompt_of(drawn.choice(_PROMPT_TOKENS), seed=drawn.randrange(self.num_prompt_seeds))
+        prompt = prompt_of(
+            drawn.choice(_PROMPT_TOKENS[bool(self.neighbour) :]), seed=drawn.randrange(self.num_prompt_seeds)
+        )
         expected = await self.oracle.tokens(self._pair, prompt)
         request = self._request(
             prompt, f"{self.transport}-{number}", is_spared=self.oracle.has_spare and drawn.random() < 0.5
         )
-        if drawn.random() < 0.5:
+        if drawn.random() < 0.5 and self.neighbour is None:
             request.bypass_prefix_cache = True
         if self.oracle.has_spare and drawn.random() < 0.3:
             request.sampling.temperature, request.sampling.seed = 1.0, number
+        if fault.kind == "stale":
+            self._proxy.others["stale"] = await self._messages_of(request)
+            request.attempt, request.cache_salt = 2, f"{request.cache_salt}-again"
+            await self._reconnect()
+        await self._warm(request)
+        self._proxy.segments.clear()
         for proxy in self._proxies:
             proxy.arm(fault if proxy is self._proxy else None)
         asked = [asyncio.create_task(self._answer(request))]
         if drawn.random() < 0.3:
             beside = self._request(prompt_of(41, seed=number % self.num_prompt_seeds), f"{request.request_id}-beside")
+            await self._warm(beside)
             asked.append(asyncio.create_task(self._answer(beside)))
         if fault.kind == "kill_receiver":
             self._proxy.on_kill_receiver = asked[0].cancel
@@ -175,16 +206,24 @@ class Campaign:
         await asyncio.wait(asked, timeout=DEADLINE_SECONDS)
         answer = await self._finish(asked[0], request, fault)
         ended = asyncio.get_running_loop().time()
+        reasons = list(answer.summary.kv_break_reasons)
         if len(asked) > 1:
-            assert (await asked[1]).token_ids == await self.oracle.tokens(self._pair, beside.prompt_token_ids), fault
+            other = await asked[1]
+            assert other.token_ids == await self.oracle.tokens(self._pair, beside.prompt_token_ids), fault
+            reasons += other.summary.kv_break_reasons
         assert answer.token_ids == expected, (fault, answer.summary)
         assert ended - began < DEADLINE_SECONDS, f"{fault}: the request took {ended - began:.1f} s"
+        if self._proxy.injected_at is not None and fault.kind in PROVEN and not self._proxy.is_harmless:
+            assert reasons, f"{fault} went unnoticed"
         await self._pair.settle()
         self._pair.forget()
+        if self.neighbour is not None:
+            await self.neighbour.node.settle()
+            self.neighbour.servicer.requests.clear()
         if self._proxy.injected_at is None:
             self.num_missed += 1
             return
-        outcome = "re-placed" if request.attempt > 1 else outcome_of(answer)
+        outcome = "re-placed" if fault.kind == "kill_receiver" and request.attempt > 1 else outcome_of(answer)
         seconds = ended - self._proxy.injected_at
         self.results.append(Result(fault.kind, self.transport, fault.index, outcome, seconds))
 
@@ -201,21 +240,24 @@ class Campaign:
         return await generate(self._pair, request)
 
     def _request(self, prompt: Sequence[int], name: str, *, is_spared: bool = False) -> Request:
-        request = request_of(
-            prompt,
-            replace(GREEDY, max_tokens=NUM_NEW_TOKENS),
-            request_id=name,
-            model_id=self.oracle.model_id,
-            cache_salt=name,
-            alternative_node_ids=[SPARE_ID] if is_spared else [],
-        )
-        request.placement.layers_per_frame = 1
+        params = replace(GREEDY, max_tokens=NUM_NEW_TOKENS)
+        fields = {"request_id": name, "model_id": self.oracle.model_id, "cache_salt": name}
+        if self.neighbour is not None:
+            request = pulling_request(prompt, params=params, pull={"layers_per_frame": 1}, **fields)
+        else:
+            spares = [SPARE_ID] if is_spared else []
+            request = request_of(prompt, params, alternative_node_ids=spares, **fields)
+            request.placement.layers_per_frame = 1
         request.timeout.FromSeconds(int(DEADLINE_SECONDS))
         return request
 
     async def _reconnect(self) -> None:
         """Begin with new connections, through the proxies."""
         self._epoch += 1
+        if self.neighbour is not None:
+            address = f"{HOST}:{self._ports[0]}"
+            await self._pair.name_peers(Peer(node_id=NEIGHBOUR_ID, address=address, epoch=self._epoch))
+            return
         peer = self._pair.peer(self._epoch)
         peer.address = f"{HOST}:{self._ports[0]}"
         peer.fast_address = f"{HOST}:{self._ports[1]}" if self.transport != "grpc" else ""
@@ -227,7 +269,7 @@ def outcome_of(answer: Answer) -> str:
     summary = answer.summary
     if not summary.kv_break_reasons:
         return "unharmed"
-    if summary.fallback_reason:
+    if summary.fallback_reason or summary.pull_node_id:
         return "computed here"
     if not summary.kv_resume_count:
         return "complete"

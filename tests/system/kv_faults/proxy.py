@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from baton.shm.segment import Segment
+from system.kv_faults.forgery import is_same, made_of
 from system.kv_faults.http2 import DATA, END_STREAM, Frame, FrameReader, MessageReader, message_bytes
 from tcp_proxy import HOST, TcpProxy
 
@@ -26,6 +28,16 @@ Kind = Literal[
     "flip_wire",
     "flip_request",
     "foreign",
+    "stale",
+    "swap_layers",
+    "swap_payloads",
+    "wrong_key",
+    "lying_place",
+    "lying_bytes",
+    "lying_size",
+    "lying_sum",
+    "impostor",
+    "flip_memory",
     "kill_sender",
     "kill_receiver",
 ]
@@ -43,10 +55,25 @@ KINDS: dict[Kind, str] = {
     "flip_wire": "a bit of its HTTP/2 frames is wrong, headers included",
     "flip_request": "a bit of the request is wrong",
     "foreign": "the message of another request comes in its place",
+    "stale": "the message of an earlier stream of the same prompt comes in its place",
+    "swap_layers": "the frame says that it is of another layer",
+    "swap_payloads": "the frame has the keys and values, or the place in shared memory, of the one before",
+    "wrong_key": "the frame is altered and its checksums made to fit, but for the key of the stream",
+    "lying_place": "the sender proves a frame of a place that is not due",
+    "lying_bytes": "the sender proves an altered frame, and sums up the right one",
+    "lying_size": "the sender proves a frame that lacks its end",
+    "lying_sum": "the sender sums up other frames than it has sent",
+    "impostor": "another process answers in the place of the sender",
+    "flip_memory": "a bit of the shared memory is wrong",
     "kill_sender": "the prefill node dies before the message, and stays dead",
     "kill_receiver": "the decode node's client goes before the message; another attempt is made",
 }
 """What a fault does, by kind."""
+LIES: frozenset[Kind] = frozenset(
+    {"swap_layers", "wrong_key", "lying_place", "lying_bytes", "lying_size", "lying_sum", "impostor"}
+)
+"""Faults that are made of the message, and never leave it as it was."""
+_MADE = LIES | {"swap_payloads", "flip_memory"}
 
 
 @dataclass(frozen=True)
@@ -83,8 +110,14 @@ class FaultProxy(TcpProxy):
         """Messages from the server since the fault was armed."""
         self.messages: list[bytes] = []
         """Those messages."""
-        self.foreign: list[bytes] = []
-        """Messages of another request's stream, for "foreign"."""
+        self.others: dict[Kind, list[bytes]] = {"foreign": [], "stale": []}
+        """Messages of another request's stream, and of an earlier one of the same prompt."""
+        self.segments: list[Segment] = []
+        """Memory that the decode node has lent, for "flip_memory"."""
+        self.made: bytes | None = None
+        """What comes in the place of the message that is hit."""
+        self.is_harmless = False
+        """Whether the fault changed nothing that anybody could miss: durations and counts of the sender's work."""
         self.on_kill_sender: Callable[[], None] = lambda: None
         """Called when the prefill node dies; it has other ports."""
         self.on_kill_receiver: Callable[[], None] = lambda: None
@@ -98,7 +131,7 @@ class FaultProxy(TcpProxy):
     def arm(self, fault: Fault | None) -> None:
         """Have a fault happen, or none; whoever was killed lives again."""
         self._fault, self._is_dead, self.injected_at = fault, False, None
-        self.num_messages, self.messages = 0, []
+        self.num_messages, self.messages, self.made, self.is_harmless = 0, [], None, False
         self._random = random.Random(fault.seed if fault else 0)
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,13 +177,24 @@ class FaultProxy(TcpProxy):
         self.note_injected()
         return frame.with_payload(flipped(frame.payload, self._random))
 
-    def take(self, message: bytes) -> Fault | None:
-        """Count a message from the server; return the fault if it is this one's."""
+    def take(self, message: bytes, of_stream: Sequence[bytes]) -> Fault | None:
+        """Count a message from the server; return the fault if it is this one's.
+
+        Args:
+            message: The message.
+            of_stream: All of its stream so far, this one the last.
+        """
         index = self.num_messages
         self.num_messages += 1
         self.messages.append(message)
         fault = self._fault
-        if fault is None or fault.kind == "flip_request" or fault.index != index or self.injected_at is not None:
+        if fault is None or fault.kind == "flip_request" or self.injected_at is not None:
+            return None
+        if fault.kind in _MADE and (fault.index <= index or fault.kind == "impostor"):
+            self.made = made_of(fault.kind, of_stream, self.segments, self._random)
+            if self.made is None:
+                return None
+        elif fault.index != index or index >= len(self.others.get(fault.kind, range(index + 1))):
             return None
         self.note_injected()
         return fault
@@ -165,6 +209,11 @@ class FaultProxy(TcpProxy):
         for writer in list(self._writers):
             writer.transport.abort()
 
+    @property
+    def armed_kind(self) -> Kind | None:
+        """Return what is to happen, or has happened."""
+        return self._fault.kind if self._fault else None
+
     def drawn(self) -> random.Random:
         """Return where what is drawn comes from."""
         return self._random
@@ -178,6 +227,7 @@ class _Downward:
         self._writer = writer
         self._readers: dict[int, MessageReader] = {}
         self._held: dict[int, bytes] = {}
+        self._messages: dict[int, list[bytes]] = {}
 
     async def copy(self, reader: asyncio.StreamReader) -> None:
         """Forward until the server ends the connection."""
@@ -194,7 +244,9 @@ class _Downward:
             return
         messages = self._readers.setdefault(frame.stream_id, MessageReader())
         for message in messages.feed(frame.payload):
-            fault = self._proxy.take(message)
+            of_stream = self._messages.setdefault(frame.stream_id, [])
+            of_stream.append(message)
+            fault = self._proxy.take(message, of_stream)
             if fault is None:
                 self._writer.write(message_bytes(frame.stream_id, message))
                 self._release(frame.stream_id)
@@ -238,12 +290,18 @@ class _Downward:
         if fault.kind == "truncate":
             return message_bytes(stream_id, message[: drawn.randrange(len(message))])
         if fault.kind == "flip":
-            return message_bytes(stream_id, flipped(message, drawn))
+            return self._replaced(stream_id, message, flipped(message, drawn))
         if fault.kind == "flip_wire":
             return flipped(whole, drawn)
-        if fault.kind == "foreign" and fault.index < len(self._proxy.foreign):
-            return message_bytes(stream_id, self._proxy.foreign[fault.index])
+        if fault.kind in self._proxy.others:
+            return self._replaced(stream_id, message, self._proxy.others[fault.kind][fault.index])
+        if self._proxy.made is not None:
+            return self._replaced(stream_id, message, self._proxy.made)
         return whole
+
+    def _replaced(self, stream_id: int, message: bytes, other: bytes) -> bytes:
+        self._proxy.is_harmless = is_same(message, other) and self._proxy.armed_kind != "flip_memory"
+        return message_bytes(stream_id, other)
 
 
 def flipped(data: bytes, drawn: random.Random) -> bytes:

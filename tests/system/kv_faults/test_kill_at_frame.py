@@ -21,7 +21,7 @@ from system.kv_faults.proxy import HOST, Fault, FaultProxy, Kind
 from system.kv_faults.test_kv_faults import NUM_FAULTS
 from system.plan import free_ports
 
-NUM_KILLS = NUM_FAULTS // 100
+NUM_KILLS = min(20, NUM_FAULTS // 100)
 """Of each node."""
 ASK = Ask(tuple((7 * place) % 500 + 3 for place in range(150)), 12)
 _PREFILL = {"max_step_tokens": "16", "mock_step_seconds": "0.05"}
