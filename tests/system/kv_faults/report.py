@@ -28,13 +28,8 @@ def table_of(results: Sequence[Result]) -> str:
 
 def write_results(path: Path, campaign: Campaign, resident: Sequence[int]) -> None:
     """Write the samples of a campaign, beside those of other transports that the file has."""
-    commit = subprocess.run(("git", "rev-parse", "HEAD"), capture_output=True, text=True, check=True).stdout.strip()
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    document |= {
-        "commit": commit,
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": psutil.cpu_count()},
-        "settings": {"deadline_seconds": DEADLINE_SECONDS, "silence_seconds": SILENCE_SECONDS, "seed": campaign.seed},
-    }
+    settings = {"deadline_seconds": DEADLINE_SECONDS, "silence_seconds": SILENCE_SECONDS, "seed": campaign.seed}
+    document = described_run(path, settings)
     document.setdefault("transports", {})[campaign.transport] = {
         "fault_count": len(campaign.results),
         "not_reached_count": campaign.num_missed,
@@ -50,6 +45,14 @@ def write_results(path: Path, campaign: Campaign, resident: Sequence[int]) -> No
     }
     lines = json.dumps(document, separators=(",", ":")).replace('},"', '},\n"').replace(']],"', ']],\n"')
     path.write_text(lines + "\n")
+
+
+def described_run(path: Path, settings: dict[str, float]) -> dict[str, Any]:
+    """Return what a file has of a run, if it exists, with what the run was."""
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    commit = subprocess.run(("git", "rev-parse", "HEAD"), capture_output=True, text=True, check=True).stdout.strip()
+    machine = {"system": platform.system(), "processor": platform.machine(), "cores": psutil.cpu_count()}
+    return document | {"commit": commit, "machine": machine, "settings": settings}
 
 
 def _row(name: str, results: Sequence[Result]) -> str:
