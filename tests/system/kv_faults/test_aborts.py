@@ -142,7 +142,9 @@ def test_an_abort_frees_every_tier(transport: str, caplog: pytest.LogCaptureFixt
     (aborts,) = done
     seconds = aborts.freeing_seconds
     p50, p99 = quantile(seconds, 0.5), quantile(seconds, 0.99)
-    print(f"\n{transport}: {len(seconds)} aborts ({aborts.num_late} more came late), all freed after {1000 * p50:.1f} ms")
+    print(
+        f"\n{transport}: {len(seconds)} aborts ({aborts.num_late} more came late), all freed after {1000 * p50:.1f} ms"
+    )
     print(f"(median), {1000 * p99:.1f} ms (p99), {1000 * max(seconds):.1f} ms (longest)")
     if OUT:
         path = Path(OUT)
