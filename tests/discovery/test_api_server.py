@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from baton.cli.app import make_app
 from baton.discovery import api_server
-from baton.discovery.api_server import ApiServer, own_api_server, own_namespace
+from baton.discovery.api_server import ApiServer, own_api_server
 from baton.errors import ConfigurationError, UnavailableError
 from http_double import Answer, Request, serving
 
@@ -33,15 +33,13 @@ def test_a_pod_asks_its_own_cluster(account: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
 
-    assert own_api_server(account) == ApiServer(url, "mine", account / "ca.crt")
-    assert own_namespace(account) == "llm"
+    assert own_api_server(account) == ApiServer(url, "mine", account / "ca.crt", "llm")
 
 
 def test_who_is_no_pod_is_told_so(tmp_path: Path) -> None:
     """Neither variables nor files are there."""
-    for ask in (own_api_server, own_namespace):
-        with pytest.raises(ConfigurationError, match="needs a pod with an account"):
-            ask(tmp_path)
+    with pytest.raises(ConfigurationError, match="needs a pod with an account"):
+        own_api_server(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +54,7 @@ def test_an_authority_is_made_once(account: Path, monkeypatch: pytest.MonkeyPatc
         return Answer(status, b"{}")
 
     with serving(answer) as url:
-        monkeypatch.setattr(api_server, "own_api_server", lambda: ApiServer(url, "mine"))
-        monkeypatch.setattr(api_server, "own_namespace", lambda: "llm")
+        monkeypatch.setattr(api_server, "own_api_server", lambda: ApiServer(url, "mine", namespace="llm"))
         done = CliRunner().invoke(make_app(), ["authority", "secret", "baton-authority"])
     (request,) = asked
     sent = json.loads(request.body)
@@ -72,8 +69,7 @@ def test_an_authority_is_made_once(account: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_refusal_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which Kubernetes begins again."""
     with serving(lambda _: Answer(403, b"{}")) as url:
-        monkeypatch.setattr(api_server, "own_api_server", lambda: ApiServer(url, "mine"))
-        monkeypatch.setattr(api_server, "own_namespace", lambda: "llm")
+        monkeypatch.setattr(api_server, "own_api_server", lambda: ApiServer(url, "mine", namespace="llm"))
         done = CliRunner().invoke(make_app(), ["authority", "secret", "baton-authority"])
 
     assert isinstance(done.exception, UnavailableError)

@@ -59,7 +59,13 @@
 - name: fetch-model
   image: {{ include "baton.image" $ }}
   imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
-  args: [fetch, {{ .url | quote }}, --sha256, {{ .sha256 | quote }}, --into, /models/weights]
+  command: [python, -c]
+  args:
+    - |
+      {{- $.root.Files.Get "files/fetch_model.py" | nindent 6 }}
+    - {{ .url | quote }}
+    - {{ .sha256 | quote }}
+    - /models/weights
   env:
     - {name: HOME, value: /tmp}
   resources:

@@ -50,7 +50,7 @@ def create(
 @app.command("secret")
 def secret(name: Annotated[str, typer.Argument(help="Name of the Secret.")]) -> None:
     """Keep an authority and a join secret in a Secret of this pod's namespace, unless it is there already."""
-    from baton.discovery.api_server import CONFLICT, RefusedError, own_api_server, own_namespace
+    from baton.discovery.api_server import CONFLICT, RefusedError, own_api_server
     from baton.security.authority import create_authority
     from baton.security.join_token import create_secret
 
@@ -58,8 +58,9 @@ def secret(name: Annotated[str, typer.Argument(help="Name of the Secret.")]) -> 
     files = {"ca.crt": authority.certificate, "ca.key": authority.key, "join.secret": create_secret().encode("ascii")}
     data = {key: base64.b64encode(content).decode("ascii") for key, content in files.items()}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+    server = own_api_server()
     try:
-        own_api_server().ask(f"/api/v1/namespaces/{own_namespace()}/secrets", body)
+        server.ask(f"/api/v1/namespaces/{server.namespace}/secrets", body)
     except RefusedError as error:
         if error.status != CONFLICT:
             raise

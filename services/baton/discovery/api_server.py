@@ -41,6 +41,8 @@ class ApiServer:
     """Of the account."""
     authorities: Path | None = None
     """File of those that its certificate comes from; None: those that this machine believes."""
+    namespace: str = ""
+    """Of the account."""
 
     def ask(self, path: str, body: object = None) -> bytes:
         """Return what a GET answers, or, with a body that is sent as JSON, a POST; blocks.
@@ -73,22 +75,11 @@ def own_api_server(account: Path = ACCOUNT) -> ApiServer:
     """
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-        token = (account / "token").read_text("ascii").strip()
+        token, namespace = ((account / name).read_text("ascii").strip() for name in ("token", "namespace"))
     except (KeyError, OSError) as error:
         raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
-    return ApiServer(f"https://{f'[{host}]' if ':' in host else host}:{port}", token, account / "ca.crt")
-
-
-def own_namespace(account: Path = ACCOUNT) -> str:
-    """Return the namespace of this pod.
-
-    Raises:
-        ConfigurationError: If this is no pod with an account.
-    """
-    try:
-        return (account / "namespace").read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return ApiServer(url, token, account / "ca.crt", namespace)
 
 
 def read_service_account_keys() -> bytes:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from baton.discovery.api_server import ServiceAccountKeys, own_namespace
+from baton.discovery.api_server import ServiceAccountKeys, own_api_server
 from baton.errors import AuthenticationError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.router.settings import JoinSettings
@@ -81,7 +81,7 @@ async def signing_router(settings: JoinSettings) -> AsyncIterator[PodEnrolment]:
     if identity is None or key_file is None:
         raise AssertionError("the settings have all files or take no pods")
     authority = Authority.read(identity.ca_file, key_file)
-    enrolment = PodEnrolment(settings, own_namespace(), authority, ServiceAccountKeys())
+    enrolment = PodEnrolment(settings, own_api_server().namespace, authority, ServiceAccountKeys())
 
     async def sign(request: bytes) -> bytes:
         return await asyncio.to_thread(enrolment.sign, request, Party.ROUTER.value, datetime.now(UTC))
