@@ -21,7 +21,7 @@ from bench.client.completion import BENCH_PATH, CHAT_PATH, Sampling, describe_se
 from bench.client.http_client import HttpClient, HttpError, headers_from
 from bench.pptg.batch import Batch, Target, count_by_server, run_batch
 from bench.pptg.options import parser, settings_of
-from bench.pptg.prompt_sizer import ATOMS, PromptSizer, Recipe, tokenizer_count
+from bench.pptg.prompt_sizer import PromptSizer, Recipe
 from bench.pptg.report import BatchRun, Setting, table, write_result
 from bench.pptg.system_metrics import SystemMetrics, sampled
 from bench.results_file import describe_machine
@@ -30,7 +30,7 @@ _MAX_TRIES = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every setting, print the table, write the files.
+    """Measure every setting, print the table, write the file.
 
     Returns:
         0; 1 where a request failed or an answer was shorter than asked for; 2 where the options are wrong.
@@ -38,19 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = parser()
     options = command.parse_args(arguments)
     try:
-        headers, settings = headers_from(options.api_key_env), settings_of(options)
+        headers = headers_from(options.api_key_env)
     except ValueError as error:
         command.error(str(error))
     try:
-        runs = asyncio.run(measure(options, headers, settings))
+        runs = asyncio.run(measure(options, headers, settings_of(options)))
     except (ValueError, OSError, HttpError, TimeoutError) as error:
         print(f"baton bench pptg: {str(error) or 'a request took longer than --timeout'}", file=sys.stderr)
         return 1
     print(table(runs))
-    if options.plot:
-        from bench.pptg.plot import draw_pptg
-
-        draw_pptg(runs, options.plot, options.label or "prompt and generation rates")
     num_short = sum(
         request.num_completion_tokens < run.setting.output_tokens for run in runs for request in run.batch.requests
     )
@@ -74,7 +70,8 @@ async def measure(
         target = await _target(client, options)
         machine, server = describe_machine(), await describe_server(client)
         async with sampled(client, target.clock) as metrics:
-            measured = await _measure_settings(target, _sizer(target, options), settings, options)
+            sizer = PromptSizer(partial(count_by_server, target), None if options.use_prefix_cache else Random())
+            measured = await _measure_settings(target, sizer, settings, options)
         runs = [_with_energy(run, metrics) for run in measured]
         cluster = await _cluster(client)
     if options.out:
@@ -146,12 +143,6 @@ async def _target(client: HttpClient, options: argparse.Namespace) -> Target:
     return target(path=CHAT_PATH, sampling=sampling)
 
 
-def _sizer(target: Target, options: argparse.Namespace) -> PromptSizer:
-    count = tokenizer_count(options.tokenizer) if options.tokenizer else partial(count_by_server, target)
-    random = None if options.use_prefix_cache else Random()
-    return PromptSizer(count, random, [options.atom] if options.atom else ATOMS)
-
-
 async def _cluster(client: HttpClient) -> object:
     """Return exo's cluster state, None where the server has none."""
     try:
@@ -162,7 +153,7 @@ async def _cluster(client: HttpClient) -> object:
 
 def _recorded(options: argparse.Namespace) -> dict[str, object]:
     """Return the options as a file keeps them: no paths of this machine."""
-    left_out = ("out", "plot", "api_key_env", "tokenizer")
+    left_out = ("out", "api_key_env")
     return {name: value for name, value in vars(options).items() if name not in left_out}
 
 

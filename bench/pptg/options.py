@@ -22,38 +22,20 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--pp", type=list_of(at_least(1)), required=True, help="prompt tokens, separated by commas")
     parser.add_argument("--tg", type=list_of(at_least(1)), required=True, help="output tokens, separated by commas")
     parser.add_argument(
-        "--combine", choices=("product", "zip"), default="product", help="of --pp and --tg (%(default)s)"
-    )
-    parser.add_argument(
         "--concurrency", type=list_of(at_least(1)), default=[1], help="requests at once, separated by commas (1)"
     )
     parser.add_argument("--repeat", type=int, default=1, help="batches per setting (%(default)s)")
     parser.add_argument("--warmup", type=int, default=0, help="batches of the first setting before (%(default)s)")
     parser.add_argument("--use-prefix-cache", action="store_true", help="the same prompt every time, caches on")
-    parser.add_argument("--atom", help="text that is repeated to make a length; default: several are tried")
-    parser.add_argument("--tokenizer", help="checkpoint folder to count with; default: the server counts")
     parser.add_argument("--no-ignore-eos", action="store_true", help="do not send ignore_eos to a chat endpoint")
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="longest time of one request, seconds (%(default)s)"
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    parser.add_argument("--label", help="title of the picture")
     parser.add_argument("--out", type=Path, help="JSON to write")
-    parser.add_argument("--plot", type=Path, help="PNG to write")
     return parser
 
 
 def settings_of(options: argparse.Namespace) -> list[Setting]:
-    """Return what to measure: lengths in pairs (zip) or each with each (product), at every concurrency.
-
-    Raises:
-        ValueError: If lengths are to be paired and their numbers differ.
-    """
-    if options.combine == "zip" and len(options.pp) != len(options.tg):
-        raise ValueError(f"--combine zip pairs {len(options.pp)} values of --pp with {len(options.tg)} of --tg")
-    pairs = (
-        zip(options.pp, options.tg, strict=True)
-        if options.combine == "zip"
-        else itertools.product(options.pp, options.tg)
-    )
-    return [Setting(pp, tg, concurrency) for pp, tg in pairs for concurrency in options.concurrency]
+    """Return what to measure: each prompt's length with each output's, at every concurrency."""
+    return [Setting(*each) for each in itertools.product(options.pp, options.tg, options.concurrency)]

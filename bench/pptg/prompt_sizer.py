@@ -58,7 +58,7 @@ class PromptSizer:
             repetitions = await self._search(num_tokens, atom, overhead)
             if repetitions is not None:
                 return Recipe(atom, repetitions)
-        raise ValueError(f"no repetition of {list(self._atoms)} makes {num_tokens} tokens; choose another --atom")
+        raise ValueError(f"no repetition of {list(self._atoms)} makes {num_tokens} tokens")
 
     def _opening(self) -> str:
         """Return four three-digit numbers, a space after each; one such beginning in 10^11 is drawn twice.
@@ -98,21 +98,3 @@ class PromptSizer:
         if high is None:
             return suggested
         return suggested if low < suggested < high else (low + high) // 2
-
-
-def tokenizer_count(folder: str) -> Count:
-    """Return a count by a checkpoint's own tokenizer and chat template, which costs the server nothing.
-
-    Raises:
-        ImportError: If transformers is not installed.
-    """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-
-    async def count(content: str) -> int:
-        messages = [{"role": "user", "content": content}]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return count

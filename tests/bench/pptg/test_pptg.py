@@ -11,6 +11,7 @@ import pytest
 
 from bench.pptg.__main__ import main
 from bench.pptg.options import parser, settings_of
+from bench.pptg.report import Setting
 from tests.bench.fake_server import (
     HEAD,
     chunked,
@@ -49,13 +50,13 @@ class WordServer:
 
 
 def test_a_plain_server_is_measured_by_the_client(serving: Any, tmp_path: Path) -> None:
-    """Exact lengths, cold prompts, a run per request, both aggregates, a picture."""
+    """Exact lengths, cold prompts, a run per request, both aggregates."""
     script = WordServer(has_bench=False)
     server = serving(script)
-    out, plot = tmp_path / "p.json", tmp_path / "p.png"
+    out = tmp_path / "p.json"
 
     status = main(["--url", server.url, "--pp", "64,99", "--tg", "3", "--concurrency", "1,2", "--repeat", "2",
-                   "--warmup", "1", "--out", str(out), "--plot", str(plot)])  # fmt: skip
+                   "--warmup", "1", "--out", str(out)])  # fmt: skip
 
     document = json.loads(out.read_text())
     assert status == 0
@@ -66,7 +67,6 @@ def test_a_plain_server_is_measured_by_the_client(serving: Any, tmp_path: Path) 
     assert len(set(script.contents)) == len(script.contents)
     assert document["settings"]["path"] == "/v1/chat/completions"
     assert document["cluster"] is None
-    assert plot.stat().st_size > 10_000
 
 
 def test_a_bench_endpoint_is_preferred_and_its_rates_are_reported(serving: Any, tmp_path: Path) -> None:
@@ -119,15 +119,12 @@ def test_the_table_says_why_the_aggregates_differ(serving: Any, capsys: pytest.C
     assert not row.endswith("-")
 
 
-def test_lengths_are_combined_as_a_product_or_in_pairs() -> None:
-    """Pairs of unequal numbers are refused."""
-    product = settings_of(parser().parse_args(["--pp", "1,2", "--tg", "3,4", "--concurrency", "1,8"]))
-    pairs = settings_of(parser().parse_args(["--pp", "1,2", "--tg", "3,4", "--combine", "zip"]))
+def test_every_length_is_measured_with_every_other_at_every_concurrency() -> None:
+    """In the order of the options."""
+    settings = settings_of(parser().parse_args(["--pp", "1,2", "--tg", "3,4", "--concurrency", "1,8"]))
 
-    assert len(product) == 8
-    assert [(one.prompt_tokens, one.output_tokens) for one in pairs] == [(1, 3), (2, 4)]
-    with pytest.raises(ValueError, match="pairs 2 values"):
-        settings_of(parser().parse_args(["--pp", "1,2", "--tg", "3", "--combine", "zip"]))
+    assert len(settings) == 8
+    assert settings[1] == Setting(1, 3, 8)
 
 
 def test_an_unreachable_server_is_a_plain_error(capsys: pytest.CaptureFixture[str]) -> None:

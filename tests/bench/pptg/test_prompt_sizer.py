@@ -69,7 +69,7 @@ def test_a_length_that_no_atom_makes_is_refused() -> None:
     sizer = PromptSizer(Counter(len), None, ["abc"])
 
     assert asyncio.run(sizer.fit(OVERHEAD + 300)) == Recipe("abc", 100)
-    with pytest.raises(ValueError, match="choose another --atom"):
+    with pytest.raises(ValueError, match="no repetition of"):
         asyncio.run(sizer.fit(OVERHEAD + 301))
 
 
