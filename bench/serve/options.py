@@ -17,7 +17,7 @@ DATASETS = (
     "mooncake",
     "azure",
 )
-ARRIVALS = ("at-once", "poisson", "gamma", "ramp", "trace")
+ARRIVALS = ("at-once", "poisson", "trace")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,11 +74,7 @@ def _add_dataset(group: argparse._ArgumentGroup) -> None:
 
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--arrivals", choices=ARRIVALS, default="at-once", help="(%(default)s)")
-    group.add_argument(
-        "--rate", type=positive, default=10.0, help="poisson, gamma, ramp: sessions per second (%(default)s)"
-    )
-    group.add_argument("--shape", type=positive, default=0.5, help="gamma: below 1 bursty, above 1 even (%(default)s)")
-    group.add_argument("--ramp-from", type=not_negative, default=0.0, help="ramp: rate at the beginning (%(default)s)")
+    group.add_argument("--rate", type=positive, default=10.0, help="poisson: sessions per second (%(default)s)")
     group.add_argument("--speed", type=positive, default=1.0, help="trace: times as fast as recorded (%(default)s)")
     group.add_argument("--max-in-flight", type=at_least(1), help="sessions at a time; default: no limit")
 

@@ -68,10 +68,6 @@ def make_arrivals(options: argparse.Namespace, sessions: Sequence[Session]) -> l
     match options.arrivals:
         case "poisson":
             return arrivals.poisson(count, options.rate, random)
-        case "gamma":
-            return arrivals.gamma(count, options.rate, options.shape, random)
-        case "ramp":
-            return arrivals.ramp(count, options.ramp_from, options.rate, random)
         case "trace":
             seconds = [session.arrival_seconds for session in sessions if session.arrival_seconds is not None]
             if len(seconds) < count:

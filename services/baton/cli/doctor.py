@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.table import Table
 
 from baton.capacity.kv_transfer import WireOption
@@ -17,7 +16,7 @@ from baton.cli.cluster.advice import advise
 from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.cluster.router_call import DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
-from baton.cli.terminal.tables import format_bytes, print_table
+from baton.cli.terminal.tables import format_bytes, print_table, titled_table
 from baton.errors import NotFoundError
 
 
@@ -52,7 +51,7 @@ def as_json(diagnosis: Diagnosis) -> str:
 
 def nodes_table(nodes: tuple[NodeFinding, ...]) -> Table:
     """Return one row per node, as it looks from here."""
-    table = _table("nodes, from here", "node", "role", "address", "answers", "fast path", "rate", "round trip")
+    table = titled_table("nodes, from here", "node", "role", "address", "answers", "fast path", "rate", "round trip")
     for node in nodes:
         table.add_row(
             node.node_id,
@@ -69,7 +68,7 @@ def nodes_table(nodes: tuple[NodeFinding, ...]) -> Table:
 def wires_table(pairs: tuple[PairFinding, ...]) -> Table:
     """Return one row per format that a pair can use: bytes, cost and loss, as nodes measured them at start."""
     headings = ("from", "to", "format", "bytes a token", "packing", "loss of K", "loss of V", "used for")
-    table = _table("wire formats", *headings)
+    table = titled_table("wire formats", *headings)
     for pair in pairs:
         wire = pair.remote.wire if pair.remote else None
         for option in pair.options:
@@ -103,12 +102,6 @@ def _print(diagnosis: Diagnosis) -> None:
     )
     for sentence in advise(diagnosis):
         console.print(sentence, highlight=False)
-
-
-def _table(title: str, *headings: str) -> Table:
-    return Table(
-        *headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left"
-    )
 
 
 def _packing(option: WireOption, own: WireOption) -> str:

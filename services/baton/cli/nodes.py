@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
 
 from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
-from baton.cli.terminal.tables import format_bytes, format_rate, print_table
+from baton.cli.terminal.tables import format_bytes, format_rate, print_table, titled_table
 from baton.internal.v1 import router_service_pb2
 from baton.wire.node_roles import role_word
 
@@ -28,20 +27,14 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
         return
     for table in (nodes_table(answer.nodes), speeds_table(answer.nodes), pools_table(answer.nodes)):
         print_table(console, table)
-    devices = devices_table(answer.nodes)
-    if devices.row_count:
-        print_table(console, devices)
-    places = places_table(answer.nodes)
-    if places.row_count:
-        print_table(console, places)
-    links = links_table(answer.nodes)
-    if links.row_count:
-        print_table(console, links)
+    for table in (devices_table(answer.nodes), places_table(answer.nodes), links_table(answer.nodes)):
+        if table.row_count:
+            print_table(console, table)
 
 
 def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per node: what it is, and where."""
-    table = _table("nodes", "node", "role", "engine", "device", "address")
+    table = titled_table("nodes", "node", "role", "engine", "device", "address")
     for state in states:
         node = state.node
         table.add_row(node.node_id, role_word(node.role), node.engine, node.device, node.address)
@@ -50,7 +43,7 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def speeds_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per node; overhead is that of a step, calibration is measured / predicted time, 1 is perfect."""
-    table = _table("speed", "node", "prefill", "decode", "overhead", "calibration p/d")
+    table = titled_table("speed", "node", "prefill", "decode", "overhead", "calibration p/d")
     for state in states:
         profile = state.node.profile
         table.add_row(
@@ -65,7 +58,7 @@ def speeds_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per node: what it does, what of its pool is free, and why that is as large as it is."""
-    table = _table("load and pools of KV", "node", "load", "free blocks", "why so many")
+    table = titled_table("load and pools of KV", "node", "load", "free blocks", "why so many")
     for state in states:
         node, load = state.node, state.load
         table.add_row(
@@ -79,9 +72,7 @@ def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def devices_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per device on which several nodes compute: they take each other's time."""
-    table = Table(
-        *("device", "shared by"), box=box.SIMPLE_HEAD, pad_edge=False, title="shared devices", title_justify="left"
-    )
+    table = titled_table("shared devices", "device", "shared by")
     sharers: dict[str, list[str]] = {}
     for state in states:
         sharers.setdefault(state.node.device_id, []).append(state.node.node_id)
@@ -93,13 +84,7 @@ def devices_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def places_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per node in Kubernetes: the node under it, and what of it is told."""
-    table = Table(
-        *("node", "on", "zone", "given", "allocatable", "taints"),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title="places",
-        title_justify="left",
-    )
+    table = titled_table("places", "node", "on", "zone", "given", "allocatable", "taints")
     for state in states:
         place = state.node.place
         if place.node_name:
@@ -113,20 +98,12 @@ def places_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def links_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per measured link."""
-    table = Table(
-        "from", "to", "rate", "round trip", box=box.SIMPLE_HEAD, pad_edge=False, title="links", title_justify="left"
-    )
+    table = titled_table("links", "from", "to", "rate", "round trip")
     for state in states:
         for link in state.links:
             round_trip = format_seconds(link.round_trip.ToNanoseconds() / 1e9)
             table.add_row(link.from_node_id, state.node.node_id, f"{format_bytes(link.bytes_per_second)}/s", round_trip)
     return table
-
-
-def _table(title: str, *headings: str) -> Table:
-    return Table(
-        *headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left"
-    )
 
 
 def _calibration(ratio: float) -> str:

@@ -45,7 +45,7 @@ def test_a_trace_is_replayed_at_its_times(tmp_path: Path) -> None:
     assert make_arrivals(options, make_sessions(options)) == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("arrivals", ["at-once", "poisson", "gamma", "ramp"])
+@pytest.mark.parametrize("arrivals", ["at-once", "poisson"])
 def test_each_arrival_process_has_a_time_per_session(arrivals: str) -> None:
     """Ascending, the same for the same seed."""
     options = parser().parse_args(["--arrivals", arrivals, "--count", "20"])

@@ -30,29 +30,6 @@ def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
     assert stdev(times) / fmean(times) == pytest.approx(1.0, rel=0.03)
 
 
-@pytest.mark.parametrize("shape", [0.25, 1.0, 4.0])
-def test_gamma_gaps_have_the_variation_of_their_shape(shape: float) -> None:
-    """Mean 1 / rate whatever the shape, coefficient of variation shape ** -0.5."""
-    times = gaps(arrivals.gamma(20_000, 4.0, shape, Random(1)))
-
-    assert fmean(times) == pytest.approx(0.25, rel=0.05)
-    assert stdev(times) / fmean(times) == pytest.approx(shape**-0.5, rel=0.05)
-
-
-def test_a_ramp_goes_linearly_from_rate_to_rate() -> None:
-    """Of a ramp from 0, a quarter has come in half the time."""
-    times = arrivals.ramp(20_000, 0.0, 10.0, Random(1))
-    ramp_seconds = 2 * 20_000 / 10.0
-
-    assert sum(time <= ramp_seconds / 2 for time in times) == pytest.approx(5_000, rel=0.05)
-    assert times[-1] == pytest.approx(ramp_seconds, rel=0.03)
-
-
-def test_a_ramp_between_equal_rates_is_a_poisson_process() -> None:
-    """The slope may be 0."""
-    assert arrivals.ramp(50, 5.0, 5.0, Random(1)) == pytest.approx(arrivals.poisson(50, 5.0, Random(1)))
-
-
 def test_a_replay_begins_at_its_first_request_and_is_sped_up() -> None:
     """Only distances matter."""
     assert arrivals.replayed([10.0, 12.0, 16.0], 2.0) == [0.0, 1.0, 3.0]
@@ -60,10 +37,10 @@ def test_a_replay_begins_at_its_first_request_and_is_sped_up() -> None:
 
 def test_arrivals_ascend_and_follow_from_the_seed() -> None:
     """A run can be repeated."""
-    times = arrivals.gamma(100, 3.0, 0.5, Random(7))
+    times = arrivals.poisson(100, 3.0, Random(7))
 
     assert times == sorted(times)
-    assert times == arrivals.gamma(100, 3.0, 0.5, Random(7))
+    assert times == arrivals.poisson(100, 3.0, Random(7))
 
 
 def test_a_rate_that_is_not_positive_is_refused() -> None:

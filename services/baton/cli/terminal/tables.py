@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
@@ -24,6 +25,13 @@ def format_rate(per_second: float, unit: str) -> str:
 def format_bytes(num_bytes: float) -> str:
     """Return a number of bytes, decimal prefixes, e.g. "1.07 GB"."""
     return format_rate(num_bytes, "B")
+
+
+def titled_table(title: str, *headings: str) -> Table:
+    """Return an empty table with a title over its left edge."""
+    return Table(
+        *headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left"
+    )
 
 
 _UNBOUNDED_COLUMNS = 10_000
