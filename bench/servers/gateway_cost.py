@@ -19,7 +19,7 @@ from bench.results_file import describe_machine, write_results
 from bench.servers.cost_sample import Sample, summary_lines
 from bench.servers.cost_stack import Stack, baton_stack
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
-from bench.servers.weightless_model import write_model
+from bench.servers.tiny_model import write_model
 
 FORMAT = "baton-bench-gateway-cost/1"
 NUM_TOKENS = 128

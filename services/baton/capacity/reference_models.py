@@ -12,7 +12,6 @@ BYTES_PER_PARAMETER = 2
 
 
 def dense_decoder(
-    *,
     num_layers: int,
     hidden_size: int,
     intermediate_size: int,
@@ -41,56 +40,12 @@ def dense_decoder(
     )
 
 
-LLAMA_3_1_8B = dense_decoder(
-    num_layers=32,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_attention_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    vocabulary_size=128256,
-    max_context_tokens=131072,
-)
-LLAMA_3_1_70B = dense_decoder(
-    num_layers=80,
-    hidden_size=8192,
-    intermediate_size=28672,
-    num_attention_heads=64,
-    num_kv_heads=8,
-    head_dim=128,
-    vocabulary_size=128256,
-    max_context_tokens=131072,
-)
-LLAMA_2_7B = dense_decoder(
-    num_layers=32,
-    hidden_size=4096,
-    intermediate_size=11008,
-    num_attention_heads=32,
-    num_kv_heads=32,
-    head_dim=128,
-    vocabulary_size=32000,
-    max_context_tokens=4096,
-)
-LLAMA_65B = dense_decoder(
-    num_layers=80,
-    hidden_size=8192,
-    intermediate_size=22016,
-    num_attention_heads=64,
-    num_kv_heads=64,
-    head_dim=128,
-    vocabulary_size=32000,
-    max_context_tokens=2048,
-)
-QWEN3_0_6B = dense_decoder(
-    num_layers=28,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_attention_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    vocabulary_size=151936,
-    max_context_tokens=40960,
-)
+# Layers, sizes of hidden state and MLP, heads, KV heads, a head's size, vocabulary, longest context.
+LLAMA_3_1_8B = dense_decoder(32, 4096, 14336, 32, 8, 128, 128256, 131072)
+LLAMA_3_1_70B = dense_decoder(80, 8192, 28672, 64, 8, 128, 128256, 131072)
+LLAMA_2_7B = dense_decoder(32, 4096, 11008, 32, 32, 128, 32000, 4096)
+LLAMA_65B = dense_decoder(80, 8192, 22016, 64, 64, 128, 32000, 2048)
+QWEN3_0_6B = dense_decoder(28, 1024, 3072, 16, 8, 128, 151936, 40960)
 
 REFERENCE_MODELS = {
     "llama-2-7b": LLAMA_2_7B,

@@ -38,7 +38,9 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
         "gateway-cost": Benchmark(
-            "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
+            "servers.gateway_cost",
+            "CPU time per streamed token of gateway, router and node (Linux).",
+            ("bench", "torch"),
         ),
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")

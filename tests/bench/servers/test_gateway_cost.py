@@ -11,7 +11,7 @@ import pytest
 
 from bench.servers.cost_sample import Sample, summary_lines
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
-from bench.servers.weightless_model import write_model
+from bench.servers.tiny_model import write_model
 from tests.bench.fake_server import HEAD, chunked, delta_chunk, fake_server, json_answer, sse
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc") and not shutil.which("gcc"), reason="needs a C compiler")

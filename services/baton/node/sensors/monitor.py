@@ -6,11 +6,12 @@ import asyncio
 import resource
 import sys
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from baton.engine.runners.base import Runner
 from baton.internal.v1.node_pb2 import SystemSample
@@ -87,36 +88,23 @@ class PowerLog:
 
         Power at the window's ends is interpolated; past the first and the last sample it is taken as theirs.
         """
-        samples = list(self._samples)
-        if not samples or not self._covers(samples, begin_seconds, end_seconds):
+        if not self._samples:
             return None
-        points = [
-            PowerSample(begin_seconds, _watts_at(samples, begin_seconds)),
-            *(sample for sample in samples if begin_seconds < sample.seconds < end_seconds),
-            PowerSample(end_seconds, _watts_at(samples, end_seconds)),
-        ]
-        return sum((old.watts + new.watts) / 2 * (new.seconds - old.seconds) for old, new in pairwise(points))
-
-    @staticmethod
-    def _covers(samples: list[PowerSample], begin_seconds: float, end_seconds: float) -> bool:
-        """Return whether no moment of the window is far from the samples around it."""
-        if begin_seconds < samples[0].seconds - MAX_GAP_SECONDS or end_seconds > samples[-1].seconds + MAX_GAP_SECONDS:
-            return False
-        return not any(
-            new.seconds - old.seconds > MAX_GAP_SECONDS
-            for old, new in pairwise(samples)
-            if new.seconds > begin_seconds and old.seconds < end_seconds
-        )
+        times, watts = np.array(self._samples).T
+        if not _covers(times, begin_seconds, end_seconds):
+            return None
+        inner = times[(begin_seconds < times) & (times < end_seconds)]
+        points = np.concatenate(([begin_seconds], inner, [end_seconds]))
+        power = np.interp(points, times, watts)
+        return float(np.diff(points) @ (power[1:] + power[:-1]) / 2)
 
 
-def _watts_at(samples: list[PowerSample], seconds: float) -> float:
-    index = bisect_left(samples, seconds, key=lambda sample: sample.seconds)
-    if index == 0:
-        return samples[0].watts
-    if index == len(samples):
-        return samples[-1].watts
-    old, new = samples[index - 1], samples[index]
-    return old.watts + (new.watts - old.watts) * (seconds - old.seconds) / (new.seconds - old.seconds)
+def _covers(times: npt.NDArray[np.float64], begin_seconds: float, end_seconds: float) -> bool:
+    """Return whether no moment of a window is far from the samples around it."""
+    if begin_seconds < times[0] - MAX_GAP_SECONDS or end_seconds > times[-1] + MAX_GAP_SECONDS:
+        return False
+    is_far = np.diff(times) > MAX_GAP_SECONDS
+    return not np.any(is_far & (times[1:] > begin_seconds) & (times[:-1] < end_seconds))
 
 
 def _peak_resident_bytes() -> int:
