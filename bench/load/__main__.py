@@ -122,21 +122,7 @@ def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
-    names = (
-        "time_scale",
-        "host_rate",
-        "at_once",
-        "rates",
-        "outputs",
-        "count",
-        "seeds",
-        "first_seed",
-        "prompt_tokens",
-        "link",
-        "engines",
-        "deployment",
-    )
-    settings = {name: getattr(options, name) for name in names}
+    settings = {name: value for name, value in vars(options).items() if name not in ("model", "out", "no_repeat")}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
     compared = compare_deployments(rows)
     write_results(options.out, {**head, "compared": compared, "rows": [row.document() for row in rows]})

@@ -113,11 +113,7 @@ class _CallError(Exception):
 
 
 async def _call(bus: MessageBus, target: tuple[str, str, str], member: str, *arguments: str) -> Message:
-    """Return the answer to a method of an object on the bus that takes texts.
-
-    Raises:
-        _CallError: If it is an error.
-    """
+    """Return the answer to a method of an object on the bus that takes texts; _CallError if it is an error."""
     from dbus_fast import Message, MessageType
 
     signature = "s" * len(arguments)

@@ -79,11 +79,7 @@ class ClientCalls(Connection, Generic[C]):
                 self.post(reset_frame(call.stream_id, reset))
 
     def _begin(self, make: Callable[[int], C]) -> C:
-        """Return a call on a stream of its own.
-
-        Raises:
-            CallError: If the connection takes none.
-        """
+        """Return a call on a stream of its own; CallError if the connection takes none."""
         if not self.is_open:
             raise CallError(Code.UNAVAILABLE, self._refusal or "the connection has used up its stream numbers")
         if self.is_full:

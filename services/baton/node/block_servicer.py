@@ -199,11 +199,7 @@ class BlockStream:
 
 
 def _checked_hashes(message: block_service_pb2.PullBlocksRequest, runner: Runner) -> list[BlockHash]:
-    """Return the hashes of a request that can be served.
-
-    Raises:
-        BatonError: If it cannot; the field is named.
-    """
+    """Return the hashes of a request that can be served; BatonError if it cannot; the field is named."""
     check_identity(message.request_id, message.attempt, "")
     layout: KvLayout = runner.info.layout
     layout.check_matches(layout_from_proto(message.expected_layout, field="expected_layout"))

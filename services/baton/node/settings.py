@@ -67,11 +67,7 @@ class CheckpointSettings(ServiceSettings):
         return dict(self._adapters())
 
     def _adapters(self) -> list[tuple[str, Path]]:
-        """Return name and folder of every adapter, as they were given.
-
-        Raises:
-            ValueError: If one has no name or no folder.
-        """
+        """Return name and folder of every adapter, as they were given; ValueError if one has no name or no folder."""
         adapters = []
         for part in filter(None, map(str.strip, self.lora.split(","))):
             name, equals, folder = part.partition("=")

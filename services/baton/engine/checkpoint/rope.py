@@ -157,11 +157,7 @@ def _attention_factor(parameters: Mapping[str, Any]) -> float:
 
 
 def _check_yarn(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse numbers that YaRN cannot be computed with.
-
-    Raises:
-        ConfigurationError: Naming the field and what was expected.
-    """
+    """Refuse numbers that YaRN cannot be computed with; ConfigurationError names the field and what was expected."""
     field = next(field for field in _ROPE_FIELDS if config.get(field))
     values = rope_parameters(config)
     for key, least in (("factor", 1), ("rope_theta", 2), (_ORIGINAL_CONTEXT, 1)):

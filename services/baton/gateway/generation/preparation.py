@@ -312,11 +312,7 @@ def _check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
 
 
 def _check_stop(stops: Sequence[str]) -> None:
-    """Check stop strings.
-
-    Raises:
-        InvalidFieldError: If there are too many, or one is empty or too long.
-    """
+    """Check stop strings; InvalidFieldError if there are too many, or one is empty or too long."""
     if len(stops) > MAX_STOP_STRINGS:
         raise InvalidFieldError("stop", f"expected at most {MAX_STOP_STRINGS} strings, got {len(stops)}")
     for stop in stops:
@@ -325,21 +321,13 @@ def _check_stop(stops: Sequence[str]) -> None:
 
 
 def _check_cache_salt(salt: str) -> None:
-    """Check the name of a prefix cache.
-
-    Raises:
-        InvalidFieldError: If it is too long.
-    """
+    """Check the name of a prefix cache; InvalidFieldError if it is too long."""
     if len(salt.encode()) > MAX_CACHE_SALT_BYTES:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
 
 
 def _check_priority(priority: int) -> None:
-    """Check whose turn a request is.
-
-    Raises:
-        InvalidFieldError: If the priority is out of range.
-    """
+    """Check whose turn a request is; InvalidFieldError if the priority is out of range."""
     if abs(priority) > MAX_PRIORITY:
         raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
 

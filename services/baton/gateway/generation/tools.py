@@ -284,11 +284,7 @@ def plan_reading(
 
 
 def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
-    """Refuse strict schemas to which the calls of this model cannot be held.
-
-    Raises:
-        InvalidFieldError: If there is one.
-    """
+    """Refuse strict schemas to which the calls of this model cannot be held; InvalidFieldError if there is one."""
     for tool in use.tools:
         keyword = grammar.unheld_keyword(tool) if tool.is_strict else None
         if keyword is not None:
