@@ -25,6 +25,7 @@ from baton.internal.v1.decode_service_pb2 import (
 )
 from baton.rpc.status import error_from_rpc
 from baton.v1.generation_pb2 import SamplingParameters
+from baton.wire.quantities import duration_from_seconds
 from decode.pair import PREFILL_ID, TIMEOUT_SECONDS, Pair, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of
 
@@ -52,11 +53,14 @@ class Gateway:
         self.num_messages = 0
         self.is_engine_alive = False
 
-    async def start(self, requests: Sequence[DecodeServiceGenerateRequest], first_id: int = 1) -> None:
-        """Begin streams in one message."""
+    async def start(
+        self, requests: Sequence[DecodeServiceGenerateRequest], first_id: int = 1, beat_seconds: float = 0.0
+    ) -> None:
+        """Begin streams in one message; promise others if there is a time between them."""
         granted = map(self._pair.granted, requests)
         starts = [StreamStart(stream_id=first_id + index, request=one) for index, one in enumerate(granted)]
-        await self.call.write(ServeRequest(starts=starts))
+        beat = duration_from_seconds(beat_seconds) if beat_seconds else None
+        await self.call.write(ServeRequest(starts=starts, beat_interval=beat))
 
     async def read(self) -> bool:
         """Take a message; return False at the end of the call."""
@@ -321,6 +325,34 @@ def test_a_node_whose_engine_hangs_gives_up_its_streams_at_once() -> None:
         gate.set()
         await pair.decode.settle()
         gateway.call.cancel()
+
+    with_pair(client)
+
+
+def test_a_gateway_that_promised_to_speak_and_is_silent_is_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its streams hold is free then; one that promised nothing, and one without streams, may be silent."""
+    monkeypatch.setattr(servicer, "_LOOK_SECONDS", 0.02)
+
+    async def client(pair: Pair) -> None:
+        gate = threading.Event()
+        pair.decode.engine.call(lambda: _pass(gate))
+        silent, older, idle = Gateway(pair), Gateway(pair), Gateway(pair)
+        await idle.call.write(ServeRequest(beat_interval=duration_from_seconds(0.02)))
+        await older.start([request_of(PROMPT, prefill_node_id="", request_id="older")])
+        assert await older.read()
+        await silent.start([request_of(PROMPT, prefill_node_id="", request_id="a")], beat_seconds=0.02)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await silent.read_all()
+
+        assert error_from_rpc(caught.value).reason == "SILENT_GATEWAY"
+        gate.set()
+        await older.read_ends(1)
+        await pair.decode.settle()
+        assert older.streams[1].token_ids == expected_tokens(PROMPT, 8)
+        await idle.start([request_of(PROMPT, request_id="b", model_id="other")])
+        await idle.read_ends(1)
+        older.call.cancel()
+        idle.call.cancel()
 
     with_pair(client)
 

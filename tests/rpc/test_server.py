@@ -10,18 +10,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from baton.grpc_sockets.frames import (
-    END_HEADERS,
-    END_STREAM,
-    PREFACE,
-    FrameType,
-    pack_header,
-    settings_frame,
-    unpack_header,
-)
-from baton.grpc_sockets.headers import fixed_block, request_headers
+from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame, unpack_header
 from baton.internal.v1.health_list_pb2 import HealthList
-from baton.rpc.limits import AMONG_OWN, OF_WORKERS, PortLimits
+from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, PublicPort
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -114,38 +105,5 @@ def test_health_is_listed_and_both_reflections_answer() -> None:
             statuses = (await ask(b"")).statuses
             assert {state.status for state in statuses.values()} == {2}
         await server.drain(1.0)
-
-    asyncio.run(run())
-
-
-def test_a_node_ends_the_calls_of_a_client_that_answers_no_ping() -> None:
-    """Within a second, and nothing else tells it: a gateway that was stopped or cut off keeps its connection."""
-
-    async def run() -> None:
-        ended = asyncio.Event()
-
-        async def hang(_request: bytes, _context: object) -> bytes:
-            try:
-                await asyncio.sleep(60)
-            finally:
-                ended.set()
-            return b""
-
-        handler = grpc.unary_unary_rpc_method_handler(hang)
-        service = grpc.method_handlers_generic_handler("test.Silent", {"Hang": handler})
-        server = GrpcServer("127.0.0.1:0", limits=OF_WORKERS)
-        server.add("test.Silent", lambda each: each.add_generic_rpc_handlers((service,)))
-        reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
-        block = fixed_block(request_headers("/test.Silent/Hang", "localhost", "http", {}, None))
-        writer.write(PREFACE + settings_frame({}) + pack_header(len(block), FrameType.HEADERS, END_HEADERS, 1) + block)
-        writer.write(pack_header(5, FrameType.DATA, END_STREAM, 1) + bytes(5))
-        begun = asyncio.get_running_loop().time()
-        async with asyncio.timeout(60):
-            await ended.wait()
-        assert asyncio.get_running_loop().time() - begun < AMONG_OWN.silence_milliseconds / 1000
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
-        await server.drain(0.0)
 
     asyncio.run(run())

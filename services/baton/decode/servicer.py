@@ -24,12 +24,16 @@ from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
 from baton.rpc.status import code_of
 from baton.telemetry.tracing import RequestSpan, named_address
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 METHOD = "/baton.internal.v1.DecodeService/Serve"
 WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+_MOST_MISSED_BEATS = 3
+"""Messages that a gateway has promised, and that did not come, before it is taken for gone."""
 MAX_TOKENS = 100_000
 """Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
 Write = Callable[[messages.ServeResponse], Awaitable[None]]
@@ -97,6 +101,8 @@ class GatewayCall:
         self._full: deque[ResponseBatch] = deque()
         self._has_news = asyncio.Event()
         self._is_ending = False
+        self._num_looks = 0  # since the gateway said something
+        self._beat_seconds = 0.0
 
     async def run(self, requests: AsyncIterator[messages.ServeRequest], write: Write) -> None:
         """Serve until the gateway closes the call, or until the last stream after `drain`.
@@ -106,11 +112,12 @@ class GatewayCall:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(self._read(requests, tasks))
-                beating = tasks.create_task(self._beat())
+                beside = [
+                    tasks.create_task(work) for work in (self._read(requests, tasks), self._beat(), self._listen())
+                ]
                 await self._write_all(write)
-                reading.cancel()
-                beating.cancel()
+                for task in beside:
+                    task.cancel()
         except* BatonError as group:
             raise group.exceptions[0] from None
         finally:
@@ -147,11 +154,13 @@ class GatewayCall:
 
     async def _read(self, requests: AsyncIterator[messages.ServeRequest], tasks: asyncio.TaskGroup) -> None:
         async for request in requests:
+            self._num_looks, self._beat_seconds = 0, seconds_from_duration(request.beat_interval)
             for start in request.starts:
                 self._start(start, tasks)
             for stream_id in request.cancelled_stream_ids:
                 if (stream := self._streams.pop(stream_id, None)) is not None:
                     stream.cancel()
+        self._beat_seconds = 0.0  # who has closed the call for sending has no more to say
         self.drain()
 
     def _start(self, start: messages.StreamStart, tasks: asyncio.TaskGroup) -> None:
@@ -182,6 +191,14 @@ class GatewayCall:
             return self._full.popleft()
         batch, self._batch = self._batch, None
         return batch
+
+    async def _listen(self) -> None:
+        """End the call when its gateway says nothing any more; looks are counted, that this node's own stop is none."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._num_looks += 1
+            if self._streams and self._num_looks * _LOOK_SECONDS > _MOST_MISSED_BEATS * self._beat_seconds > 0:
+                raise UnavailableError("the gateway was silent", reason="SILENT_GATEWAY")
 
     async def _beat(self) -> None:
         """Ask the engine for a sign of life while anybody waits for it."""

@@ -40,10 +40,11 @@ class Timing:
 
     connect_seconds: float = 2.0
     """For a connection and the peer's first settings."""
-    idle_seconds: float = 2.0
-    """Silence after which a peer with open calls is asked for a sign of life."""
-    ping_seconds: float = 1.5
-    """Time for that sign; then the connection is dead."""
+    idle_seconds: float = 0.25
+    """Silence, without a single byte, after which a peer with open calls is asked for a sign of life. Threads beside an
+    engine's give it: a long pass is no silence."""
+    ping_seconds: float = 0.5
+    """Time for that sign; then the connection is dead: a process that was stopped is given up within a second."""
     send_seconds: float = 10.0
     """Longest time in which a peer takes nothing from its socket; then the connection is dead."""
     request_seconds: float = 20.0

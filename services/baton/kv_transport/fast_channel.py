@@ -31,7 +31,7 @@ from baton.internal.v1 import prefill_service_pb2
 from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH
-from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
+from baton.rpc.channel import KV_WINDOW_BYTES, MAX_MESSAGE_BYTES
 from baton.rpc.status import PEER_SILENT, error_from_status, info_of
 from baton.security.tls import current_identity
 from baton.shm.lender import Loan
@@ -66,9 +66,7 @@ def limits_for(frame_bytes: int) -> Limits:
     )
 
 
-_TIMING = Timing(
-    connect_seconds=1.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
-)
+_TIMING = Timing(connect_seconds=1.0)
 _NO_PATH = frozenset({Code.UNIMPLEMENTED, Code.UNKNOWN, Code.INTERNAL, Code.RESOURCE_EXHAUSTED})
 """Codes that, without a reason of Baton's, mean that the path does not work; others say that the node does not."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from baton.rpc.channel import (
-    KEEPALIVE_MILLISECONDS,
-    MAX_MESSAGE_BYTES,
-    PING_TIMEOUT_MILLISECONDS,
-    keepalive_options,
-)
+from baton.rpc.channel import MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +27,6 @@ class PortLimits:
     the server stops, where calls that are on their way are lost."""
     connection_grace_seconds: float = 0.0
     """Time that what runs on such a connection has from then on; 0: as long as it takes."""
-    silence_milliseconds: int = 10_000
-    """Silence of a client after which it is pinged."""
-    ping_timeout_milliseconds: int = 5_000
-    """Time for its answer; then its connection, and what runs on it, ends."""
     has_gzip: bool = False
     """Whether messages may be compressed: answers for clients that take it, requests as far as `request_bytes` goes."""
 
@@ -53,12 +44,8 @@ class PortLimits:
             arguments["grpc.max_connection_age_ms"] = round(self.connection_seconds * 1000)
             if self.connection_grace_seconds:
                 arguments["grpc.max_connection_age_grace_ms"] = round(self.connection_grace_seconds * 1000)
-        return (*arguments.items(), *keepalive_options(self.silence_milliseconds, self.ping_timeout_milliseconds))
+        return tuple(arguments.items())
 
 
 AMONG_OWN = PortLimits()
 """Of servers that processes of one deployment call."""
-OF_WORKERS = PortLimits(
-    silence_milliseconds=KEEPALIVE_MILLISECONDS, ping_timeout_milliseconds=PING_TIMEOUT_MILLISECONDS
-)
-"""Of nodes: what they hold for a gateway, or a node, that has died or is cut off is free within a second."""

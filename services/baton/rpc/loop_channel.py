@@ -22,12 +22,7 @@ from baton.grpc_sockets.headers import DETAILS_KEY, fixed_block, request_headers
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.loop_connection import CANCELLED_HERE, LoopCall, LoopConnection, connect
 from baton.grpc_sockets.status import CallError, Code, Status
-from baton.rpc.channel import (
-    CONNECT_MILLISECONDS,
-    KEEPALIVE_MILLISECONDS,
-    MAX_MESSAGE_BYTES,
-    PING_TIMEOUT_MILLISECONDS,
-)
+from baton.rpc.channel import CONNECT_MILLISECONDS, MAX_MESSAGE_BYTES
 from baton.rpc.status import status_of
 from baton.security.tls import current_identity
 from baton.telemetry import names
@@ -37,11 +32,7 @@ T = TypeVar("T")
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LIMITS = Limits(message_bytes=MAX_MESSAGE_BYTES, num_streams=4096, stream_window_bytes=4 << 20)
-_TIMING = Timing(
-    connect_seconds=CONNECT_MILLISECONDS / 1000,
-    idle_seconds=KEEPALIVE_MILLISECONDS / 1000,
-    ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000,
-)
+_TIMING = Timing(connect_seconds=CONNECT_MILLISECONDS / 1000)
 _STAGGER_SECONDS = 0.25
 """Pause after which one more connection is tried, where another may meet another process."""
 

@@ -22,6 +22,8 @@ from baton.security.tls import PublicCertificate, current_identity
 
 log = logging.getLogger(__name__)
 
+_OPTIONS = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+
 
 class PublicPort(NamedTuple):
     """What is else than among processes of one deployment where clients from outside call."""
@@ -68,7 +70,7 @@ class GrpcServer:
         if self._identity and demands_certificate:
             self._health_port = self._identity.health_port
         self._probed = grpc.aio.server() if self._health_port else None
-        options = (("grpc.so_reuseport", int(is_shared)), *limits.options())
+        options = (("grpc.so_reuseport", int(is_shared)), *limits.options(), *_OPTIONS)
         interceptors = (
             *self._public.interceptors,
             *server_interceptors(address),

@@ -22,7 +22,6 @@ from baton.node.sensors.memory import open_pressure, watch_pressure
 from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
-from baton.rpc.limits import OF_WORKERS
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.worker.engine_watch import EngineHealth, EngineWatch, watch_passes
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
@@ -56,7 +55,7 @@ class WorkerProcess:
         self._node = node
         self._services = services
         self._fast = next((service.fast for service in services if service.fast is not None), None)
-        self._server = GrpcServer(host_port(node.settings.host, node.settings.port), limits=OF_WORKERS)
+        self._server = GrpcServer(host_port(node.settings.host, node.settings.port))
         for service in services:
             self._server.add(service.name, service.register)
         self._server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.rpc.loop_channel import LoopChannel, LoopStream, client_span
 from baton.rpc.status import PEER_SILENT, error_from_parts, error_from_rpc, is_of_connection
 from baton.telemetry.tracing import current_context
+from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,12 @@ _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
 _RETRY_SECONDS = 60.0
 """Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
+_BEAT_SECONDS = 0.2
+"""Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
 """Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
+
+_BEAT_INTERVAL = duration_from_seconds(_BEAT_SECONDS)
 
 DecodeStream: TypeAlias = LoopStream[ServeResponse]
 
@@ -282,8 +288,11 @@ class DecodeCall:
         """Send starts and cancellations as they come, those that have gathered together."""
         try:
             while True:
-                await self._has_news.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_BEAT_SECONDS if self._attempts else None):
+                        await self._has_news.wait()
                 self._has_news.clear()
+                await call.write(self._next_request())
                 while self._starts or self._cancelled:
                     await call.write(self._next_request())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -296,7 +305,7 @@ class DecodeCall:
         cancelled = [stream_id for stream_id in self._cancelled if stream_id not in unheard]
         num_starts = _num_starts(starts)
         self._starts, self._cancelled = starts[num_starts:], []
-        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled)
+        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=_BEAT_INTERVAL)
 
     def _fail_all(self, error: Exception) -> None:
         attempts, self._attempts = self._attempts, {}

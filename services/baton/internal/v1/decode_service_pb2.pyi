@@ -91,12 +91,14 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_generation_pb2.Usage, _Mapping]] = ..., summary: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ...) -> None: ...
 
 class ServeRequest(_message.Message):
-    __slots__ = ("starts", "cancelled_stream_ids")
+    __slots__ = ("starts", "cancelled_stream_ids", "beat_interval")
     STARTS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     starts: _containers.RepeatedCompositeFieldContainer[StreamStart]
     cancelled_stream_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, starts: _Optional[_Iterable[_Union[StreamStart, _Mapping]]] = ..., cancelled_stream_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    beat_interval: _duration_pb2.Duration
+    def __init__(self, starts: _Optional[_Iterable[_Union[StreamStart, _Mapping]]] = ..., cancelled_stream_ids: _Optional[_Iterable[int]] = ..., beat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StreamStart(_message.Message):
     __slots__ = ("stream_id", "request", "trace_context")

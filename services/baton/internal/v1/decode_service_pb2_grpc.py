@@ -78,7 +78,8 @@ class DecodeServiceServicer(object):
         frees everything that all of its streams hold. A node that shuts down fails new streams with DRAINING, and ends the call after the last one.
 
         Back-pressure: while a gateway does not take a message, what comes meanwhile gathers in the next one; that is no more than the
-        output of the streams. A gateway that takes no message for 10 s is taken for dead: UNAVAILABLE SLOW_GATEWAY ends the call.
+        output of the streams. A gateway that takes no message for 10 s is taken for dead: UNAVAILABLE SLOW_GATEWAY ends the call; one that
+        does not keep its beat_interval likewise: UNAVAILABLE SILENT_GATEWAY.
 
         Errors of the call as a whole: INVALID_ARGUMENT INVALID_FIELD if a stream_id is used twice.
         """
