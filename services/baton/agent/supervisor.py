@@ -53,7 +53,7 @@ class Supervisor:
         *,
         backoff: Backoff | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
-        hopeless_status: int | None = None,
+        gives_up: Callable[[Supervisor, int], bool] = lambda _supervisor, _status: False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,7 +64,7 @@ class Supervisor:
             on_line: Told of its output.
             backoff: Pauses between its runs.
             grace_seconds: Time that it has to end when asked to.
-            hopeless_status: Exit status of a first run after which none follows, because it would end alike.
+            gives_up: Whether, after a run that ended with a status, none is to follow.
             sleep: Waits.
             clock: Seconds that only grow.
         """
@@ -79,7 +79,7 @@ class Supervisor:
         self._on_line = on_line
         self._backoff = backoff or Backoff()
         self._grace_seconds = grace_seconds
-        self._hopeless_status = hopeless_status
+        self._gives_up = gives_up
         self._sleep = sleep
         self._clock = clock
         self._child: Child | None = None
@@ -94,15 +94,15 @@ class Supervisor:
         """The child's last words."""
         return self._child.last_lines if self._child else ()
 
-    async def run(self) -> int | None:
-        """Keep the child alive until cancelled; return the status of a first run that was hopeless."""
+    async def run(self) -> int:
+        """Keep the child alive until cancelled; return the status of a run that none follows."""
         num_failures = 0
         try:
             while True:
                 began = self.begun_seconds = self._clock()
-                await self._run_once()
-                if self.num_restarts == 0 and self.last_exit_status == self._hopeless_status:
-                    return self.last_exit_status
+                status = await self._run_once()
+                if self._gives_up(self, status):
+                    return status
                 num_failures = 1 if self._clock() - began >= self._backoff.healthy_seconds else num_failures + 1
                 await self._pause(num_failures)
         finally:
@@ -124,13 +124,14 @@ class Supervisor:
         if self._child is not None:
             self._child.kill()
 
-    async def _run_once(self) -> None:
+    async def _run_once(self) -> int:
         self.state = SupervisedState.STARTING
         self.started_at_seconds = time.time()
         self._child = Child(self.spec, self._on_line, grace_seconds=self._grace_seconds)
         status = await self._child.run()
         self.last_exit_status = status
         log.warning("child_ended name=%s how=%s", self.spec.name, describe_exit(status).replace(" ", "_"))
+        return status
 
     async def _pause(self, num_failures: int) -> None:
         self.state = SupervisedState.BACKING_OFF

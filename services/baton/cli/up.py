@@ -108,7 +108,6 @@ def command(
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
     ] = False,
-    is_restarting: Annotated[bool, typer.Option("--restart", help="Start a part that dies again.")] = False,
     start_timeout: Annotated[float, typer.Option(help="Longest time until all are healthy, seconds.")] = 300.0,
 ) -> None:
     """Start everything on this machine: gateway, router, cache index, a prefill and a decode node."""
@@ -133,7 +132,7 @@ def command(
     )
     adapters, is_told = ",".join(lora or ()), is_verbose or log_level.lower() == "debug"
     site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, adapters, given, is_insecure)
-    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_restarting=is_restarting))
+    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told))
 
 
 def _start(
@@ -142,7 +141,6 @@ def _start(
     start_timeout_seconds: float,
     *,
     is_verbose: bool,
-    is_restarting: bool,
 ) -> int:
     """Check what can be known before anything runs, then run it; return the exit status."""
     check_ports_are_free(
@@ -160,7 +158,7 @@ def _start(
     console, plans = make_console(), plan_processes(site, specs)
     needs = check_site(site, specs, partial(_say_checked, console))
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()})
-    return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose, is_restarting=is_restarting))
+    return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose))
 
 
 class _Started(NamedTuple):
@@ -173,13 +171,14 @@ class _Started(NamedTuple):
     """That nodes load into main memory, by node id."""
 
 
-async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose: bool, is_restarting: bool) -> int:
+async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose: bool) -> int:
     """Start the processes, say when they are healthy, run until stopped; return the exit status."""
     console, names = started.console, [plan.child.name for plan in started.plans]
     all_lines = PrefixedLines(console, names)
     quiet_lines = QuietLines(all_lines)
     on_line = all_lines if is_verbose else quiet_lines
-    processes = Processes([plan.child for plan in started.plans], on_line, is_restarting=is_restarting)
+    on_death = partial(_say_restarts, console)
+    processes = Processes([plan.child for plan in started.plans], on_line, on_death=on_death)
     line = StartingLine(names, quiet_lines.events, started.weight_bytes, processes.process_id)
     status = 0
     try:
@@ -207,6 +206,7 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
             for plan in plans:
                 group.create_task(_announce_one(plan, console, line))
         await _wait_until_acquainted(plans)
+    processes.mark_started()
     router = next(plan.address for plan in plans if plan.role == "router")
     devices = await devices_of(router)
     process_ids = {plan.child.name: processes.process_id(plan.child.name) for plan in plans}
@@ -252,6 +252,11 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
     await is_asked.wait()
     console.print("\nStopping; once more to stop at once ...")
     raise StopRequestedError
+
+
+def _say_restarts(console: Console, death: ChildDiedError) -> None:
+    print_death(console, death)
+    console.print(f"{death.name} is started again; requests go on where they can.", highlight=False)
 
 
 def _say_checked(console: Console, what: str, finding: str) -> None:

@@ -71,20 +71,23 @@ def test_a_killed_process_is_reported_by_its_signal() -> None:
     run(main)
 
 
-def test_with_restart_a_part_that_dies_is_started_again() -> None:
-    """The others keep running, and cancelling still stops everything."""
+def test_a_part_that_dies_after_the_start_is_started_again() -> None:
+    """It is told of, the others keep running, and cancelling still stops everything."""
 
     async def main() -> None:
-        lines = Lines()
-        processes = Processes([program("a", FOREVER), program("b", FOREVER)], lines, is_restarting=True)
+        lines, deaths = Lines(), list[ChildDiedError]()
+        specs = [program("a", FOREVER), program("b", FOREVER)]
+        processes = Processes(specs, lines, on_death=deaths.append)
         task = asyncio.ensure_future(processes.run())
         await lines.wait_for("a", "ready")
         await lines.wait_for("b", "ready")
         before, other = processes.process_id("a"), processes.process_id("b")
         lines.clear()
+        processes.mark_started()
 
         os.kill(before, 9)
         await lines.wait_for("a", "ready")
+        assert [death.message for death in deaths] == ["a ended unexpectedly with signal SIGKILL"]
 
         after = processes.process_id("a")
         assert after not in (0, before)
@@ -103,7 +106,8 @@ def test_a_part_that_cannot_start_with_its_settings_is_not_started_again() -> No
 
     async def main() -> None:
         wrong = program("wrong", "print('error: no such folder'); raise SystemExit(2)")
-        processes = Processes([program("fine", FOREVER), wrong], Lines(), is_restarting=True)
+        processes = Processes([program("fine", FOREVER), wrong], Lines())
+        processes.mark_started()
 
         with pytest.raises(ChildDiedError, match="wrong ended unexpectedly with exit status 2") as death:
             await processes.run()

@@ -26,7 +26,8 @@ async def run_gateway_processes(settings: GatewaySettings, level: str) -> None:
     _check_ports(settings)
     specs = [_spec(settings, index, level) for index in range(settings.processes)]
     grace_seconds = settings.drain_seconds + _FAREWELL_SECONDS
-    processes = Processes(specs, _print_line, is_restarting=True, grace_seconds=grace_seconds)
+    processes = Processes(specs, _print_line, grace_seconds=grace_seconds)
+    processes.mark_started()
     running = asyncio.ensure_future(processes.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,11 +1,11 @@
-"""The running processes of `baton up`: all live, or all stop and the first to die is named."""
+"""The running processes of `baton up`: all start, or all stop and the first to die is named."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from baton.agent.child import STOP_GRACE_SECONDS, Child, ChildSpec, OnLine, describe_exit
+from baton.agent.child import STOP_GRACE_SECONDS, ChildSpec, OnLine, describe_exit
 from baton.agent.supervisor import Supervisor
 from baton.errors import BatonError
 
@@ -26,10 +26,16 @@ class ChildDiedError(BatonError):
 
 
 class Processes:
-    """Runs children side by side.
+    """Runs children side by side: until `mark_started` all live or all stop, afterwards who dies is started again.
 
     Use: construct, await `run` once; cancelling it stops them all. Invariant: when `run` has returned or raised,
     none is left.
+
+    Args:
+        specs: Of the children.
+        on_line: Told of their output.
+        on_death: Told of who died and is started again.
+        grace_seconds: Time that each has to end when asked to.
     """
 
     def __init__(
@@ -37,43 +43,49 @@ class Processes:
         specs: Sequence[ChildSpec],
         on_line: OnLine,
         *,
-        is_restarting: bool = False,
+        on_death: Callable[[ChildDiedError], None] = lambda _death: None,
         grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        self._grace_seconds = grace_seconds
-        runners = [self._supervisor(spec, on_line) if is_restarting else self._child(spec, on_line) for spec in specs]
-        self._runners: dict[str, Child | Supervisor] = {runner.spec.name: runner for runner in runners}
+        self._on_death = on_death
+        self._are_started = False
+        self._supervisors = {
+            spec.name: Supervisor(spec, on_line, grace_seconds=grace_seconds, gives_up=self._gives_up) for spec in specs
+        }
+
+    def mark_started(self) -> None:
+        """Take note that all have started: who dies from now on is started again."""
+        self._are_started = True
 
     def process_id(self, name: str) -> int:
         """Return the process id of a child, 0 if it does not run."""
-        return self._runners[name].process_id
+        return self._supervisors[name].process_id
 
     def kill(self) -> None:
         """End all children at once; for a user who does not want to wait for their grace."""
-        for runner in self._runners.values():
-            runner.kill()
+        for supervisor in self._supervisors.values():
+            supervisor.kill()
 
     async def run(self) -> None:
-        """Run all children until cancelled, or until one ends.
+        """Run all children until cancelled, or until one ends that is not started again.
 
         Raises:
-            ChildDiedError: When a child ends and restarting is off or would not help; the others have been stopped.
+            ChildDiedError: When a child ends before all have started, or would end alike; the others have been stopped.
         """
         try:
             async with asyncio.TaskGroup() as group:
-                for runner in self._runners.values():
-                    group.create_task(_run(runner))
+                for supervisor in self._supervisors.values():
+                    group.create_task(_run(supervisor))
         except* ChildDiedError as deaths:
             raise deaths.exceptions[0] from None
 
-    def _child(self, spec: ChildSpec, on_line: OnLine) -> Child:
-        return Child(spec, on_line, grace_seconds=self._grace_seconds)
+    def _gives_up(self, supervisor: Supervisor, status: int) -> bool:
+        would_end_alike = status == MISCONFIGURED and not supervisor.num_restarts
+        if self._are_started and not would_end_alike:
+            self._on_death(ChildDiedError(supervisor.spec.name, status, supervisor.last_lines))
+            return False
+        return True
 
-    def _supervisor(self, spec: ChildSpec, on_line: OnLine) -> Supervisor:
-        return Supervisor(spec, on_line, grace_seconds=self._grace_seconds, hopeless_status=MISCONFIGURED)
 
-
-async def _run(runner: Child | Supervisor) -> None:
-    status = await runner.run()
-    if status is not None:
-        raise ChildDiedError(runner.spec.name, status, runner.last_lines)
+async def _run(supervisor: Supervisor) -> None:
+    status = await supervisor.run()
+    raise ChildDiedError(supervisor.spec.name, status, supervisor.last_lines)
