@@ -11,7 +11,7 @@ from attacks.http.door import SECONDS, HttpDoor
 from attacks.victims import KEY, MIB, full
 from system.plan import HOST
 
-METHOD = "/baton.v1.GenerationService/Tokenize"
+METHOD = "/baton.v1.GenerationService/ListModels"
 NUM_CALLS = 4
 
 
@@ -24,9 +24,9 @@ def test_what_is_inflated_is_bounded(gateway: HttpDoor, who: str) -> None:
     def call(_index: int) -> grpc.StatusCode:
         options = [("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(f"{HOST}:{gateway.process.settings['grpc_port']}", options=options) as channel:
-            tokenize = channel.unary_unary(METHOD)  # type: ignore[call-arg]
+            ask = channel.unary_unary(METHOD)  # type: ignore[call-arg]
             try:
-                tokenize(bytes(60 * MIB), timeout=SECONDS, metadata=metadata, compression=grpc.Compression.Gzip)
+                ask(bytes(60 * MIB), timeout=SECONDS, metadata=metadata, compression=grpc.Compression.Gzip)
             except grpc.RpcError as error:
                 return error.code()  # type: ignore[no-any-return,attr-defined]
         raise AssertionError("it was taken")

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from attacks.http.door import SECONDS, HttpDoor, open_gateway
-from attacks.victims import full
+from attacks.victims import IS_FORMER, full
 from checkpoints import checkpoint
 from system.cluster import Cluster
 from system.plan import HOST, MODEL_NAME
 
 REVOKED_SECONDS = 5.0
-KEYS = "bob:bobs-key\nops:ops-key admin\n"
+ADMIN = "ops:ops-key" if IS_FORMER else "ops:ops-key admin"
+KEYS = f"bob:bobs-key\n{ADMIN}\n"
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_key_that_is_taken_away_ends_with_what_runs_under_it(keys: Path) -> No
             stream = connection.getresponse()
             assert stream.readline().startswith(b"data: ")
             began = time.monotonic()
-            keys.write_text("ops:ops-key admin\n")
+            keys.write_text(f"{ADMIN}\n")
             last = json.loads(stream.read().split(b"data: ")[-1])
             seconds = time.monotonic() - began
 

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from attacks.http.door import SECONDS, HttpDoor, open_gateway
-from attacks.victims import full
+from attacks.victims import IS_FORMER, full
 from baton.gateway.http.connection import HttpLimits
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import HttpResponse
@@ -116,7 +116,7 @@ def _unblocked(connection: socket.socket) -> socket.socket:
 @pytest.fixture
 def door(model_dir: Path, tmp_path: Path) -> Iterator[HttpDoor]:
     """Run a gateway that takes 500 connections, of one address 200."""
-    limits = {"max_connections": "500", "max_address_connections": "200"}
+    limits = {} if IS_FORMER else {"max_connections": "500", "max_address_connections": "200"}
     with open_gateway(model_dir, tmp_path, **limits) as door:
         yield door
 
