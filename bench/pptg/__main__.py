@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -23,7 +22,6 @@ from bench.pptg.batch import Batch, Target, count_by_server, run_batch
 from bench.pptg.options import parser, settings_of
 from bench.pptg.prompt_sizer import PromptSizer, Recipe
 from bench.pptg.report import BatchRun, Setting, table, write_result
-from bench.pptg.system_metrics import SystemMetrics, sampled
 from bench.results_file import describe_machine
 
 _MAX_TRIES = 3
@@ -69,14 +67,12 @@ async def measure(
     with closing(HttpClient(options.url, headers)) as client:
         target = await _target(client, options)
         machine, server = describe_machine(), await describe_server(client)
-        async with sampled(client, target.clock) as metrics:
-            sizer = PromptSizer(partial(count_by_server, target), None if options.use_prefix_cache else Random())
-            measured = await _measure_settings(target, sizer, settings, options)
-        runs = [_with_energy(run, metrics) for run in measured]
+        sizer = PromptSizer(partial(count_by_server, target), None if options.use_prefix_cache else Random())
+        runs = await _measure_settings(target, sizer, settings, options)
         cluster = await _cluster(client)
     if options.out:
         head = {"settings": _recorded(options) | {"path": target.path}, "machine": machine, "server": server}
-        write_result(options.out, runs, head, cluster, metrics)
+        write_result(options.out, runs, head, cluster)
     return runs
 
 
@@ -109,15 +105,9 @@ async def _measure_settings(
             await measure_batch(target, sizer, recipe, setting)
         for repeat_index in range(options.repeat):
             batch = await measure_batch(target, sizer, recipe, setting)
-            runs.append(BatchRun(setting, repeat_index, batch, energy_joules=None))
+            runs.append(BatchRun(setting, repeat_index, batch))
             print(f"{setting} {repeat_index + 1}/{options.repeat}: {batch.wall_seconds:.3f} s", file=sys.stderr)
     return runs
-
-
-def _with_energy(run: BatchRun, metrics: SystemMetrics) -> BatchRun:
-    """Return a run with its energy; asked for once all samples are there, also the one after the batch's end."""
-    begin = run.batch.start_seconds
-    return replace(run, energy_joules=metrics.energy_joules(begin, begin + run.batch.wall_seconds))
 
 
 async def _target(client: HttpClient, options: argparse.Namespace) -> Target:

@@ -1,4 +1,4 @@
-"""Results of `baton bench pptg`: exo-bench's file (`runs`, `cluster`, `system_metrics`) and batches; a table."""
+"""Results of `baton bench pptg`: exo-bench's file (`runs`, `cluster`) and batches; a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from bench.pptg.batch import Batch, BatchRequest
-from bench.pptg.system_metrics import SystemMetrics
 from bench.results_file import write_results
 
 FORMAT = "baton-bench-pptg/1"
@@ -23,7 +22,6 @@ _COLUMNS = (
     "true output",
     "true total",
     "wall s",
-    "joules",
 )
 _AGGREGATES = """\
 exo max x N: the fastest stream's rate times N, as if all N decoded at that rate and prefill took no time.
@@ -46,8 +44,6 @@ class BatchRun:
     setting: Setting
     repeat_index: int
     batch: Batch
-    energy_joules: float | None
-    """Of all nodes over the batch; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +57,6 @@ class SettingSummary:
     batch_output_tps: float
     batch_total_tps: float
     batch_wall_seconds: float
-    energy_joules: float | None
-    """None where no node reports its power."""
 
 
 def summarize_settings(runs: Iterable[BatchRun]) -> list[SettingSummary]:
@@ -86,14 +80,11 @@ def table(runs: Iterable[BatchRun]) -> str:
         )
         lengths = (row.setting.prompt_tokens, row.setting.output_tokens, row.setting.concurrency)
         cells = [*(f"{length:>12}" for length in lengths), *(f"{number:>12.1f}" for number in numbers)]
-        joules = "-" if row.energy_joules is None else f"{row.energy_joules:.1f}"
-        lines.append("  ".join([*cells, f"{row.batch_wall_seconds:>12.3f}", f"{joules:>12}"]))
+        lines.append("  ".join([*cells, f"{row.batch_wall_seconds:>12.3f}"]))
     return "\n".join([*lines, _AGGREGATES])
 
 
-def write_result(
-    path: Path, runs: Sequence[BatchRun], head: Mapping[str, Any], cluster: object, metrics: SystemMetrics
-) -> None:
+def write_result(path: Path, runs: Sequence[BatchRun], head: Mapping[str, Any], cluster: object) -> None:
     """Write everything as JSON.
 
     Args:
@@ -101,7 +92,6 @@ def write_result(
         runs: Measured batches.
         head: Settings, machine and server.
         cluster: The server's `/state` at the time, None where it has none.
-        metrics: Sensors of the nodes.
     """
     document = {
         "format": FORMAT,
@@ -110,17 +100,12 @@ def write_result(
         "batches": [_batch_row(run) for run in runs],
         "runs": [row for run in runs for row in _request_rows(run)],
         "cluster": cluster,
-        "system_metrics": {
-            node_id: [{"t": sample.seconds, **sample.values} for sample in samples]
-            for node_id, samples in metrics.by_node.items()
-        },
     }
     write_results(path, document)
 
 
 def _summary(setting: Setting, runs: Sequence[BatchRun]) -> SettingSummary:
     batches = [run.batch for run in runs]
-    energies = [run.energy_joules for run in runs if run.energy_joules is not None]
     stats = [request.stats for batch in batches for request in batch.requests]
     return SettingSummary(
         setting=setting,
@@ -130,7 +115,6 @@ def _summary(setting: Setting, runs: Sequence[BatchRun]) -> SettingSummary:
         batch_output_tps=median(batch.output_tps for batch in batches),
         batch_total_tps=median(batch.total_tps for batch in batches),
         batch_wall_seconds=median(batch.wall_seconds for batch in batches),
-        energy_joules=median(energies) if energies else None,
     )
 
 
@@ -142,7 +126,6 @@ def _batch_row(run: BatchRun) -> dict[str, object]:
         "exo_aggregate_tps": run.batch.exo_aggregate_tps,
         "batch_output_tps": run.batch.output_tps,
         "batch_total_tps": run.batch.total_tps,
-        "energy_joules": run.energy_joules,
     }
 
 
