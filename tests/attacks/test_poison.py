@@ -9,7 +9,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,11 @@ def _cluster(fault: str) -> Iterator[Cluster]:
 
 
 def _send(cluster: Cluster, num_tokens: int = 20) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(*cluster.http_address, timeout=60)
     body = {"model": MODEL_NAME, "prompt": POISON, "temperature": 0, "max_tokens": num_tokens}
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
+    with closing(http.client.HTTPConnection(*cluster.http_address, timeout=60)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 def _num_dead(cluster: Cluster) -> int:

@@ -67,7 +67,11 @@ def finished(
 
 
 class FakeDecode(DecodeServiceServicer):
-    """Answers with the prompt's tokens in a circle, one per message, unless it is given a script."""
+    """Answers with the prompt's tokens in a circle, one per message, unless it is given a script.
+
+    A script may yield what returns a message of `Serve`, given its stream's id; its ConnectionResetError ends the call
+    as the end of the process would.
+    """
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
@@ -95,11 +99,12 @@ class FakeDecode(DecodeServiceServicer):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         self.num_calls += 1
         streams: dict[int, asyncio.Task[None]] = {}
-        responses: asyncio.Queue[decode.ServeResponse] = asyncio.Queue()
+        responses: asyncio.Queue[decode.ServeResponse | None] = asyncio.Queue()
 
         async def write_all() -> None:  # by a task that no stream's end cancels in the middle of a message
-            while True:
-                await context.write(await responses.get())
+            while (response := await responses.get()) is not None:
+                await context.write(response)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
         writing = asyncio.create_task(write_all())
         beating = asyncio.create_task(self._beat(responses.put))
@@ -122,10 +127,12 @@ class FakeDecode(DecodeServiceServicer):
         try:
             async with contextlib.aclosing(self.Generate(start.request, None)) as responses:
                 async for response in responses:
-                    await write(served(start.stream_id, response))
+                    await write(response(start.stream_id) if callable(response) else served(start.stream_id, response))
             await write(failed(start.stream_id, StreamBrokenError("the script ended without a result")))
         except BatonError as error:
             await write(failed(start.stream_id, error))
+        except ConnectionResetError:
+            await write(None)
 
     async def echo(self, request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
         """Judge the prompt if that is asked for, and repeat it up to the token limit."""

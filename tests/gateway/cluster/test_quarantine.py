@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,11 +16,12 @@ import pytest
 
 from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError
 from baton.gateway.server import RunningGateway
+from baton.internal.v1.decode_service_pb2 import ServeResponse
 from baton.v1.generation_service_pb2 import GenerateRequest
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
-from gateway.fake_cluster import MODEL, FakeCluster
+from gateway.fake_cluster import MODEL, FakeCluster, echo_token, tokens
 
-PROMPT = [104, 105, 106, 107, 108]
+PROMPT, POISON = [1, 2, 3, 4, 5], [6, 7]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": PROMPT},
@@ -38,10 +42,14 @@ def _fail(cluster: FakeCluster, error: BatonError) -> None:
 
 
 def _post(gateway: RunningGateway, path: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
-    connection.request("POST", path, json.dumps({"model": MODEL, **BODIES[path]}), _HEADERS)
-    answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
+    return _call(gateway, "POST", path, json.dumps({"model": MODEL, **BODIES[path]}))
+
+
+def _call(gateway: RunningGateway, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)) as connection:
+        connection.request(method, path, body, _HEADERS)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 def _seen(cluster: FakeCluster) -> list[Any]:
@@ -109,11 +117,35 @@ def test_people_see_what_is_refused(gateway: RunningGateway, cluster: FakeCluste
     assert _get(gateway, "/state/quarantine")[entry["fingerprint"]]["is_refused"]
 
 
+def test_who_was_beside_it_is_not_charged(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """The node has said whose the pass is: of what ended with it, only that is refused; its neighbour loses nothing."""
+    is_over = threading.Event()
+
+    async def serve(request: Any) -> AsyncIterator[Any]:
+        if list(request.prompt_token_ids) == POISON:
+            if request.is_suspect:
+                yield lambda stream_id: ServeResponse(alone_stream_id=stream_id)
+            raise ConnectionResetError
+        yield tokens(len(request.output_token_ids), [echo_token(request, len(request.output_token_ids))])
+        await asyncio.to_thread(is_over.wait)
+        async for response in cluster.decodes[0].echo(request):
+            yield response
+
+    for node in cluster.decodes:
+        node.script = serve
+    neighbour = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=9, stream=True)
+    first = next(iter(neighbour)).choices[0].text
+    with pytest.raises(openai.UnprocessableEntityError):
+        client.completions.create(model=MODEL, prompt=POISON)
+    is_over.set()
+
+    assert first + "".join(chunk.choices[0].text for chunk in neighbour if chunk.choices) == '"#$%&"#$%'
+    assert len([each for each in _seen(cluster) if list(each.prompt_token_ids) == POISON]) == 2
+
+
 def _quarantine(gateway: RunningGateway) -> Any:
     return _get(gateway, "/ui/state")["quarantine"]
 
 
 def _get(gateway: RunningGateway, path: str) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
-    connection.request("GET", path)
-    return json.loads(connection.getresponse().read())
+    return _call(gateway, "GET", path)[1]
