@@ -115,7 +115,7 @@ class Node:
 
     is_kv_quantized = False
 
-    def check_accepts(self) -> None:
+    def check_accepts(self, *, lets_leave: bool = False) -> None:
         """Refuse while draining."""
         if self.is_draining:
             raise UnavailableError("shutting down", reason="DRAINING")

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from baton.capacity import cost
 from baton.capacity.kv_transfer import group_sizes, slowdown
-from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, NodeSnapshot, PlacementRequest, Restore, restores
+from baton.capacity.snapshot import (
+    DRAINING,
+    ClusterSnapshot,
+    LowerPrefix,
+    NodeSnapshot,
+    PlacementRequest,
+    Restore,
+    restores,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,8 @@ def _pull(
 ) -> Pull | None:
     block_tokens = decoder.block_tokens
     end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1) // block_tokens * block_tokens
-    is_usable = source.serves_blocks and not source.unusable_reason and source.node_id not in request.excluded_node_ids
+    is_usable = source.unusable_reason in ("", DRAINING) and source.node_id not in request.excluded_node_ids
+    is_usable = is_usable and source.serves_blocks
     if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
         return None
     link = snapshot.link(source.node_id, decoder.node_id)

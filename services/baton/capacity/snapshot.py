@@ -304,6 +304,8 @@ class PlacementRequest:
         return self.cached_tokens.get(node_id, 0) + self.lower_tokens.get(node_id, LowerPrefix()).host_tokens
 
 
+DRAINING = "draining"
+"""Why a node takes no requests that shuts down; until it has, others take from its prefix cache what they take over."""
 DEFAULT_OUTPUT_TOKENS = 256
 """Output counted on where no request has finished yet."""
 

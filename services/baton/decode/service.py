@@ -45,4 +45,5 @@ def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
         on_peers=peers.update,
         on_hung=servicer.give_up,
         on_drain=servicer.drain,
+        left=servicer.left,
     )

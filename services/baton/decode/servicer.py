@@ -67,6 +67,8 @@ class DecodeServicer(service.DecodeServiceServicer):
         await context.send_initial_metadata(())  # else a call could not be ended while its first message is written
         call = GatewayCall(self.generator, self._address)
         self._calls.add(call)
+        if self.generator.node.is_draining:
+            call.drain(is_leaving=True)
         try:
             await call.run(request_iterator, context.write)
         finally:
@@ -78,9 +80,14 @@ class DecodeServicer(service.DecodeServiceServicer):
             call.give_up(error)
 
     def drain(self) -> None:
-        """Let calls end after their last stream: their gateways keep them open for more."""
+        """Tell gateways that the node leaves, and let calls end after their last stream."""
         for call in self._calls:
-            call.drain()
+            call.drain(is_leaving=True)
+
+    async def left(self) -> None:
+        """Return when gateways have moved their streams."""
+        for call in tuple(self._calls):
+            await call.over.wait()
 
 
 class GatewayCall:
@@ -103,6 +110,8 @@ class GatewayCall:
         self._is_ending = False
         self._num_looks = 0  # since the gateway said something
         self._beat_seconds = 0.0
+        self.over = asyncio.Event()
+        """Set when all of its streams have ended."""
 
     async def run(self, requests: AsyncIterator[messages.ServeRequest], write: Write) -> None:
         """Serve until the gateway closes the call, or until the last stream after `drain`.
@@ -123,10 +132,13 @@ class GatewayCall:
         finally:
             for stream in list(self._streams.values()):
                 stream.cancel()
+            self.over.set()
 
-    def drain(self) -> None:
-        """End after the last stream."""
+    def drain(self, *, is_leaving: bool = False) -> None:
+        """End after the last stream, and say if that is because the node shuts down."""
         self._is_ending = True
+        if is_leaving:
+            self.open_batch().add_leaving()
         self._has_news.set()
 
     def give_up(self, error: BatonError) -> None:

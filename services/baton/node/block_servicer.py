@@ -80,8 +80,8 @@ class CachingNode(Protocol):
     is_kv_quantized: bool
     transfers: TransferGate
 
-    def check_accepts(self) -> None:
-        """Refuse new work while the node shuts down."""
+    def check_accepts(self, *, lets_leave: bool = False) -> None:
+        """Refuse new work while the node shuts down; not what moves its work elsewhere."""
 
 
 class PendingFrame(NamedTuple):
@@ -112,7 +112,7 @@ class BlockStream:
     """
 
     def __init__(self, node: CachingNode, request: ReceivedPull) -> None:
-        node.check_accepts()
+        node.check_accepts(lets_leave=True)
         if node.is_kv_quantized:
             raise MismatchError("kv_quantization", "rounded KV, which is not for others", "a request for it")
         self._arrived = time.perf_counter()

@@ -114,13 +114,13 @@ class WorkerNode:
             raise UnavailableError("the node is starting", reason="STARTING")
         return self._registrations
 
-    def check_accepts(self) -> None:
-        """Refuse new work while the node shuts down.
+    def check_accepts(self, *, lets_leave: bool = False) -> None:
+        """Refuse new work while the node shuts down; not what moves its work elsewhere.
 
         Raises:
             UnavailableError: If it does.
         """
-        if self.is_draining:
+        if self.is_draining and not lets_leave:
             raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
         if self._is_paused:
             raise UnavailableError(f"node {self.node_id} rests: its machine is about to sleep", reason="DRAINING")

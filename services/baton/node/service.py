@@ -35,3 +35,5 @@ class NodeService:
     """Called when a pass hangs, with what is told to whom waits: it goes on elsewhere."""
     on_drain: Callable[[], None] = lambda: None
     """Called when no new work is accepted any more."""
+    left: Callable[[], Coroutine[Any, Any, None]] = _nothing
+    """Returns, after that, when others have taken over what they can."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from baton.capacity.cost import MEASURED_TERMS, QueuedWork
 from baton.capacity.kv_transfer import WireAbility
-from baton.capacity.snapshot import NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
+from baton.capacity.snapshot import DRAINING, NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
 from baton.internal.v1 import node_pb2
 from baton.kv.adapter import Adapter
@@ -349,7 +349,7 @@ class NodeTable:
         """Return why a node takes no requests now; empty if it does."""
         now = self._clock()
         if node.report and node.report.is_draining:
-            return "draining"
+            return DRAINING
         silent_seconds = self.report_age_seconds(node)
         if silent_seconds > self._silent_seconds or self._is_doubtful(node, silent_seconds, now):
             return f"no report for {silent_seconds:.1f} s"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -128,7 +129,9 @@ class WorkerProcess:
         self._tell_health()
 
     def _tell_health(self) -> None:
-        is_serving = self._is_accepted and not self._is_hung and self._health is EngineHealth.MOVES
+        is_serving = (
+            self._is_accepted and not (self._is_hung or self._node.is_draining) and self._health is EngineHealth.MOVES
+        )
         self._server.set_serving(is_serving, is_alive=self._health is not EngineHealth.LOST)
 
     async def _wait_for_end(self) -> None:
@@ -144,5 +147,11 @@ class WorkerProcess:
         self._node.drain()
         for service in self._services:
             service.on_drain()
-        grace_seconds = self._node.settings.drain_seconds
+        self._tell_health()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._node.settings.drain_seconds
+        with suppress(TimeoutError):  # until then this node's KV can be pulled by those that take over
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*(service.left() for service in self._services))
+        grace_seconds = max(0.0, deadline - clock())
         await asyncio.gather(*(each.drain(grace_seconds) for each in (self._server, self._fast) if each))

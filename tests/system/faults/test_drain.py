@@ -1,30 +1,39 @@
-"""Must show 6: a process that is asked to end (SIGTERM) finishes what it does, takes nothing new, and exits with 0."""
+"""Must show 6: a process that is asked to end (SIGTERM) finishes or hands over what it does, and exits with 0."""
 
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
 from system.client import Outcome, open_grpc
 from system.cluster import Cluster
-from system.faults.scenario import ASKS, NOTICED_SECONDS, begin, caught, check_equal, check_restart
+from system.faults.scenario import (
+    ASKS,
+    NOTICED_SECONDS,
+    begin,
+    caught,
+    check_begins_equal,
+    check_equal,
+    check_restart,
+)
 
 
-def test_a_decode_node_finishes_its_streams_while_new_ones_go_elsewhere(
-    mock_cluster: Cluster, expected: list[Outcome]
-) -> None:
-    """A draining node is no candidate, and nothing that it has is moved."""
-    (stream,), victim = caught(mock_cluster, "decode", lambda: begin(mock_cluster, ASKS[:: len(ASKS)]))
-    mock_cluster.kill(victim, signal.SIGTERM)
-    mock_cluster.wait_until(lambda: _takes_nothing_new(mock_cluster, victim), f"{victim} drains", NOTICED_SECONDS)
-    later = begin(mock_cluster, ASKS)
+def test_streams_of_a_decode_node_go_on_elsewhere(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """None of their tokens is lost or doubled, and the node ends without waiting for them."""
+    asks, log = [replace(ask, num_tokens=100) for ask in ASKS], mock_cluster.log_files["gateway"]
+    while "stream_moves" not in log.read_text():  # streams may end before the node has told that it leaves
+        mock_cluster.heal()
+        streams, victim = caught(mock_cluster, "decode", lambda: begin(mock_cluster, asks))
+        mock_cluster.kill(victim, signal.SIGTERM)
+        later = begin(mock_cluster, ASKS)
 
-    check_equal([stream], expected[:1])
-    assert stream.outcome().placement.decode_node_id == victim
-    check_equal(later, expected)
-    assert later[0].outcome().placement.decode_node_id != victim
-    assert mock_cluster.processes[victim].wait(NOTICED_SECONDS) == 0
+        for stream, whole in zip(streams, expected, strict=True):
+            assert not stream.outcome().error
+            check_begins_equal(stream.outcome(), whole)
+        check_equal(later, expected)
+        assert mock_cluster.processes[victim].wait(NOTICED_SECONDS) == 0
     check_restart(mock_cluster, victim, ASKS, expected)
 
 
@@ -49,8 +58,3 @@ def test_a_gateway_finishes_its_streams_and_takes_no_new_ones(mock_cluster: Clus
     check_equal(streams, expected)
     assert mock_cluster.processes["gateway"].wait(NOTICED_SECONDS) == 0
     check_restart(mock_cluster, "gateway", ASKS, expected)
-
-
-def _takes_nothing_new(cluster: Cluster, name: str) -> bool:
-    state = cluster.nodes().get(name)
-    return state is None or state.load.is_draining

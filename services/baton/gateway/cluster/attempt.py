@@ -35,6 +35,8 @@ class Attempt:
         max_tokens: int,
         first_token_timeout_seconds: float,
         token_timeout_seconds: float,
+        on_leaving: Callable[[Attempt], None] | None = None,
+        on_first: Callable[[], None] | None = None,
     ) -> None:
         """Begin to watch.
 
@@ -45,6 +47,8 @@ class Attempt:
             max_tokens: Length of the whole output at most.
             first_token_timeout_seconds: Longest silence until a token comes.
             token_timeout_seconds: Longest silence afterwards.
+            on_leaving: Called when the node is about to go.
+            on_first: Called once, with the node's first token.
         """
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Finished | None] = loop.create_future()
@@ -53,6 +57,8 @@ class Attempt:
         self._prompt_logprobs = prompt_logprobs
         self._take = take
         self._max_tokens = max_tokens
+        self._on_leaving = on_leaving
+        self._on_first = on_first
         self._token_timeout_seconds = token_timeout_seconds
         self._watch = _SilenceWatch(self._on_silence, first_token_timeout_seconds)
 
@@ -72,7 +78,13 @@ class Attempt:
         self._watch.progress_seconds = now_seconds
         self._watch.timeout_seconds = self._token_timeout_seconds
         try:
-            if self._is_next(output_index, len(token_ids)):
+            if self._on_first is not None:
+                on_first, self._on_first = self._on_first, None
+                on_first()
+            if (num_known := len(self._output) - output_index) > 0:  # an earlier node has gone on meanwhile
+                token_ids, logprobs = token_ids[num_known:], logprobs[num_known:]
+            self._check_next(output_index, len(token_ids))
+            if token_ids:
                 self._output += token_ids
                 if self._take(token_ids, logprobs):
                     self.ended.set_result(None)
@@ -95,6 +107,15 @@ class Attempt:
         """Note that the node works on, without a token of this attempt."""
         self._watch.progress_seconds = now_seconds
 
+    def leave(self) -> None:
+        """Take note that the node is about to go: it goes on only for so long."""
+        if self._on_leaving is not None and not self.ended.done():
+            self._on_leaving(self)
+
+    def give_up(self) -> None:
+        """End for another node that goes on."""
+        self.fail(UnavailableError("another node goes on", reason="MOVED"))
+
     def finish(self, finished: Finished) -> None:
         """End as the node reports."""
         if not self.ended.done():
@@ -111,15 +132,12 @@ class Attempt:
         if self.ended.done() and not self.ended.cancelled():
             self.ended.exception()
 
-    def _is_next(self, output_index: int, num_tokens: int) -> bool:
+    def _check_next(self, output_index: int, num_new_tokens: int) -> None:
         next_index = len(self._output)
-        if output_index == next_index and next_index + num_tokens <= self._max_tokens:
-            return True
-        if output_index + num_tokens <= next_index:
-            return False
-        if output_index == next_index:
-            raise StreamBrokenError(f"expected {self._max_tokens} output tokens at most, got {num_tokens} more")
-        raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {output_index}")
+        if output_index > next_index:
+            raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {output_index}")
+        if next_index + num_new_tokens > self._max_tokens:
+            raise StreamBrokenError(f"expected {self._max_tokens} output tokens at most, got {num_new_tokens} more")
 
     def _on_silence(self, timeout_seconds: float) -> None:
         text = f"the decode node sent no token for {timeout_seconds:g} s"

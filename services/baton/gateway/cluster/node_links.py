@@ -177,7 +177,7 @@ class DecodeCall:
         self._last_stream_id = 0
         self._call: DecodeStream | None = None
         self._alone_stream_id = 0
-        self._has_heard = False
+        self._has_heard = self._is_left = False
         self._is_retired = False
         self._is_over = False
 
@@ -263,6 +263,10 @@ class DecodeCall:
                 attempt.fail(error_from_parts(failure.code, failure.message, failure.reason, dict(failure.metadata)))
         if response.HasField("alone_stream_id"):
             self._alone_stream_id = response.alone_stream_id
+        if response.is_leaving:
+            self._is_retired = self._is_left = True
+            for attempt in tuple(attempts.values()):
+                attempt.leave()
         if response.is_engine_alive:
             for attempt in attempts.values():
                 attempt.note_progress(now_seconds)
@@ -309,7 +313,7 @@ class DecodeCall:
 
     def _fail_all(self, error: Exception) -> None:
         attempts, self._attempts = self._attempts, {}
-        is_lost = self._has_heard and isinstance(error, BatonError) and is_of_connection(error)
+        is_lost = self._has_heard and not self._is_left and isinstance(error, BatonError) and is_of_connection(error)
         is_told = self._alone_stream_id in attempts
         for stream_id, attempt in attempts.items():
             cause = error

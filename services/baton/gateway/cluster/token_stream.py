@@ -22,6 +22,7 @@ from baton.errors import (
     UnavailableError,
 )
 from baton.gateway.cluster.attempt import Attempt, MakeAttempt, TakeTokens
+from baton.gateway.cluster.placements import ending_of, hashes_of
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.requests import GenerationState
@@ -33,12 +34,7 @@ from baton.rpc.status import PEER_SILENT, without_address
 from baton.security.transfers import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1.generation_pb2 import (
-    FINISH_REASON_LENGTH,
-    FINISH_REASON_STOP,
-    PlacementSummary,
-    Usage,
-)
+from baton.v1.generation_pb2 import SamplingParameters
 from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
@@ -58,6 +54,10 @@ _WORTH_ANOTHER_NODE = (
 _SILENT_SECONDS = 2.0
 """Time for which no request goes to a node that a connection has found silent; by then the router knows."""
 
+_SHORT_SECONDS = 0.1
+"""Where the first token of a node that takes over is expected later, it gets the KV of what there is beforehand."""
+_MOVE_PAUSE_SECONDS = 0.2
+"""After a move that failed, until the next is tried."""
 Follow: TypeAlias = Callable[[str, DecodeServiceGenerateRequest, MakeAttempt], Awaitable[Finished | None]]
 """Generates on the node at host:port; returns its report at the end, or None if the tokens taken ended it."""
 
@@ -103,15 +103,15 @@ class TokenStreams:
         clock = asyncio.get_running_loop().time
         progress_seconds = clock()
         while True:
-            placement = await self._place(generation)
+            await self._place(generation)
             try:
-                finished = await self._attempt(generation, take)
+                finished = await self._follow_on(generation, take)
                 if self._quarantine.cases:
                     self._quarantine.clear(generation)
                 return finished
             except _WORTH_ANOTHER_NODE as error:
-                self._note_failure(generation, placement, error)
-                if (ending := _ending(generation)) is not None:
+                self._note_failure(generation, error)
+                if (ending := ending_of(generation)) is not None:
                     return ending
                 if len(generation.output_token_ids) > generation.num_resumed_tokens:
                     progress_seconds = clock()
@@ -122,6 +122,69 @@ class TokenStreams:
                     raise without_address(error, "the connection to the decode node failed") from None
                 self._metrics.add(names.RETRIES, 1, {names.REASON: error.reason})
 
+    async def _follow_on(
+        self, generation: GenerationState, take: TakeTokens, on_first: Callable[[], None] | None = None
+    ) -> Finished | None:
+        """Follow an attempt to its end, or, where its node leaves, that of another node that takes over.
+
+        `on_first` is called once the node, or one that takes over from it, has said a token.
+        """
+        successor: asyncio.Task[Finished | None] | None = None
+
+        def leave(attempt: Attempt) -> None:
+            nonlocal successor
+            if not generation.sampling.HasField("prompt_logprob_count") and successor is None:
+                successor = asyncio.create_task(self._succeed(generation, take, attempt))
+
+        try:
+            return await self._attempt(generation, take, leave, on_first)
+        except _WORTH_ANOTHER_NODE:
+            if successor is None:
+                raise
+            return await successor
+        finally:
+            if successor is not None:
+                successor.cancel()
+
+    async def _succeed(self, generation: GenerationState, take: TakeTokens, old: Attempt) -> Finished | None:
+        """Follow an attempt on another node while the old one goes on; its first token ends that."""
+        assert generation.placement is not None
+        leaving, problem = generation.placement.decode_node_id, ""
+        while True:
+            try:
+                output = list(generation.output_token_ids)  # what transfers are granted for
+                placement = await self._place(generation)
+                generation.num_free_attempts += 1
+                if placement.decode_node_id != leaving:
+                    is_remote = placement.HasField("prefix_pull") or placement.prefill_node_id
+                    if is_remote or placement.estimate.time_to_first_token_seconds > _SHORT_SECONDS:
+                        await self._warm(generation, placement, output)
+                    target = placement.decode_node_id
+                    log.info("stream_moves generation=%s from=%s to=%s", generation.name, leaving, target)
+                    return await self._follow_on(generation, take, old.give_up)
+            except BatonError as error:
+                if old.ended.done():
+                    raise
+                if error.message != problem:
+                    problem = error.message
+                    log.warning("move_failed generation=%s from=%s error=%r", generation.name, leaving, problem)
+            await asyncio.sleep(_MOVE_PAUSE_SECONDS)
+
+    async def _warm(self, generation: GenerationState, placement: Placement, output: list[int]) -> None:
+        """Have a node get the KV of prompt and output, as the placement says; it goes on from its own cache then."""
+        sampling = SamplingParameters(seed=0, max_token_count=len(output) + 1)
+        request = self._request(generation, placement, sampling)
+        request.output_token_ids[:] = output
+
+        def make_attempt() -> Attempt:
+            return self._watch(generation, placement, output, lambda _token_ids, _logprobs: False)
+
+        await self._follow_on_node(placement.decode_address, request, make_attempt)
+        generation.num_attempts += 1
+        generation.num_free_attempts += 1
+        for field in ("placement_id", "prefill_node_id", "prefix_pull", "alternatives"):
+            placement.ClearField(field)
+
     async def _place(self, generation: GenerationState) -> Placement:
         prompt, sampling = generation.prompt, generation.sampling
         is_scored = sampling.HasField("prompt_logprob_count") and not generation.output_token_ids
@@ -131,7 +194,7 @@ class TokenStreams:
             adapter=_adapter_message(prompt.adapter),
             prompt_token_count=len(prompt.token_ids) + len(generation.output_token_ids),
             max_token_count=sampling.max_token_count - len(generation.output_token_ids),
-            block_hashes=prompt.block_hashes,
+            block_hashes=hashes_of(generation) if generation.output_token_ids else prompt.block_hashes,
             excluded_node_ids=dict.fromkeys((*generation.failed_node_ids, *self._silent_node_ids())),
             bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored or generation.is_blamed,
             needs_local_prefill=is_scored or generation.is_suspect,
@@ -151,11 +214,27 @@ class TokenStreams:
         generation.num_expected_cached_tokens = _expected_cached_tokens(response)
         return response.placement
 
-    async def _attempt(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
-        prompt, sampling = generation.prompt, generation.sampling
+    async def _attempt(
+        self,
+        generation: GenerationState,
+        take: TakeTokens,
+        on_leaving: Callable[[Attempt], None],
+        on_first: Callable[[], None] | None,
+    ) -> Finished | None:
         placement, generation.num_resumed_tokens = generation.placement, len(generation.output_token_ids)
         assert placement is not None
-        request = DecodeServiceGenerateRequest(
+
+        def make_attempt() -> Attempt:
+            return self._watch(generation, placement, generation.output_token_ids, take, on_leaving, on_first)
+
+        request = self._request(generation, placement, generation.sampling)
+        return await self._follow_on_node(placement.decode_address, request, make_attempt)
+
+    def _request(
+        self, generation: GenerationState, placement: Placement, sampling: SamplingParameters
+    ) -> DecodeServiceGenerateRequest:
+        prompt = generation.prompt
+        return DecodeServiceGenerateRequest(
             request_id=generation.name,
             attempt=generation.num_attempts,
             model_id=prompt.model_id,
@@ -173,18 +252,26 @@ class TokenStreams:
             wants_kv_timeline=generation.wants_kv_timeline,
         )
 
-        def make_attempt() -> Attempt:
-            expected_seconds = placement.estimate.time_to_first_token_seconds
-            return Attempt(
-                generation.output_token_ids,
-                generation.prompt_logprobs,
-                take,
-                max_tokens=sampling.max_token_count,
-                first_token_timeout_seconds=self._token_timeout_seconds + 2 * expected_seconds,
-                token_timeout_seconds=self._token_timeout_seconds,
-            )
-
-        return await self._follow_on_node(placement.decode_address, request, make_attempt)
+    def _watch(
+        self,
+        generation: GenerationState,
+        placement: Placement,
+        output_token_ids: list[int],
+        take: TakeTokens,
+        on_leaving: Callable[[Attempt], None] | None = None,
+        on_first: Callable[[], None] | None = None,
+    ) -> Attempt:
+        expected_seconds = placement.estimate.time_to_first_token_seconds
+        return Attempt(
+            output_token_ids,
+            generation.prompt_logprobs,
+            take,
+            max_tokens=generation.sampling.max_token_count,
+            first_token_timeout_seconds=self._token_timeout_seconds + 2 * expected_seconds,
+            token_timeout_seconds=self._token_timeout_seconds,
+            on_leaving=on_leaving,
+            on_first=on_first,
+        )
 
     def _silent_node_ids(self) -> Iterable[str]:
         """Return the nodes that fell silent a moment ago: the router finds out later."""
@@ -197,7 +284,9 @@ class TokenStreams:
         timeout_seconds = min(limit for limit in limits if limit is not None)
         return max(0.0, generation.begun_seconds + timeout_seconds - asyncio.get_running_loop().time())
 
-    def _note_failure(self, generation: GenerationState, placement: Placement, error: BatonError) -> None:
+    def _note_failure(self, generation: GenerationState, error: BatonError) -> None:
+        placement = generation.placement
+        assert placement is not None
         if placement.decode_node_id not in generation.failed_node_ids:
             generation.failed_node_ids.append(placement.decode_node_id)
         if error.reason == PEER_SILENT:
@@ -228,29 +317,6 @@ def _duration(seconds: float) -> Duration | None:
 
 def _adapter_message(adapter: Adapter | None) -> AdapterMessage | None:
     return None if adapter is None else AdapterMessage(name=adapter.name, digest=adapter.digest)
-
-
-def _ending(generation: GenerationState) -> Finished | None:
-    """Return how a generation ended if its tokens say so although its node could not any more, else None."""
-    output = generation.output_token_ids
-    assert generation.placement is not None
-    if output and output[-1] in generation.prompt.end_token_ids:
-        reason = FINISH_REASON_STOP
-    elif len(output) >= generation.sampling.max_token_count:
-        reason = FINISH_REASON_LENGTH
-    else:
-        return None
-    usage = Usage(cached_token_count=generation.num_expected_cached_tokens)
-    return Finished(reason=reason, usage=usage, summary=planned_summary(generation.placement))
-
-
-def planned_summary(placement: Placement) -> PlacementSummary:
-    """Return what is known of a placement whose decode node could not report on it."""
-    return PlacementSummary(
-        decode_node_id=placement.decode_node_id,
-        prefill_node_id=placement.prefill_node_id or placement.decode_node_id,
-        placement_id=placement.placement_id,
-    )
 
 
 def _expected_cached_tokens(response: PlaceResponse) -> int:

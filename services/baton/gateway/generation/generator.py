@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.cluster.token_stream import TokenStreams, planned_summary
+from baton.gateway.cluster.placements import planned_summary
+from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.observation import GenerationObserver, Journal, describe_request
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.generation.requests import (

@@ -1,0 +1,99 @@
+"""Streams of a node that leaves: another one goes on before the old one ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from baton.errors import UnavailableError
+from baton.internal.v1.decode_service_pb2 import ServeResponse
+from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
+
+PROMPT = [1, 2, 3, 4, 5]
+NUM_TOKENS = 150
+WHOLE = '"#$%&' * 30
+"""The prompt in a circle, as the fake nodes have it."""
+
+
+def _leave(cluster: FakeCluster, *, num_tokens: int = NUM_TOKENS, dies: bool = False) -> None:
+    """Have the first node leave after three tokens, and go on for some more."""
+
+    async def leave(request: Any) -> AsyncIterator[Any]:
+        for index in range(num_tokens):
+            yield tokens(index, [echo_token(request, index)])
+            if index == 2:
+                cluster.addresses.pop("decode-0")  # as the router does
+                yield lambda _stream_id: ServeResponse(is_leaving=True)
+            if index >= 2:
+                await asyncio.sleep(0.005)
+        if dies:
+            raise UnavailableError("its grace is over", reason="DRAINING")
+        yield finished(request, "decode-0")
+
+    cluster.decodes[0].script = leave
+
+
+def _text(client: openai.OpenAI) -> str:
+    stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=NUM_TOKENS, stream=True)
+    return "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+
+def test_a_stream_moves_while_its_node_goes_on(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """No token is lost or doubled, no attempt is charged, and the old node is let go at the other's first token."""
+    _leave(cluster)
+
+    assert _text(client) == WHOLE
+    (moved,) = cluster.decodes[1].requests
+    assert 3 <= len(moved.output_token_ids) < NUM_TOKENS
+    assert moved.attempt == 2
+    assert cluster.decodes[0].cancelled.wait(20)
+    assert not cluster.router.requests[1].excluded_node_ids
+
+
+def test_what_takes_over_repeats_what_the_old_node_has_said_meanwhile(
+    client: openai.OpenAI, cluster: FakeCluster
+) -> None:
+    """Where it says several tokens at once, of which some are known, the others are taken."""
+    _leave(cluster)
+
+    async def follow_late(request: Any) -> AsyncIterator[Any]:
+        begin = len(request.output_token_ids)
+        await asyncio.sleep(0.05)
+        yield tokens(begin, [echo_token(request, index) for index in range(begin, NUM_TOKENS)])
+        yield finished(request, "decode-1")
+
+    cluster.decodes[1].script = follow_late
+
+    assert _text(client) == WHOLE
+
+
+def test_a_node_without_a_successor_goes_on(loop: Loop, model_dir: Path) -> None:
+    """Until its grace ends, which is longer than the answer here."""
+    cluster = FakeCluster(model_dir, num_nodes=1)
+    _leave(cluster)
+    with (
+        loop.running(cluster) as running,
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{running.http_port}/v1", api_key="none", max_retries=0, timeout=20
+        ) as client,
+    ):
+        assert _text(client) == WHOLE
+
+
+def test_a_grace_that_ends_before_another_node_speaks_ends_nothing(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """The other node is waited for."""
+    _leave(cluster, num_tokens=5, dies=True)
+
+    async def follow_late(request: Any) -> AsyncIterator[Any]:
+        await asyncio.sleep(0.2)
+        async for response in cluster.decodes[1].echo(request):
+            yield response
+
+    cluster.decodes[1].script = follow_late
+
+    assert _text(client) == WHOLE
+    assert len(cluster.decodes[1].requests) == 1
