@@ -54,6 +54,7 @@ AREAS: Mapping[str, Area] = {
             "tests/rpc",
             "tests/gateway/http",
             "tests/gateway/api/test_refusals.py",
+            "tests/decode/test_peers.py",
         ),
     ),
 }

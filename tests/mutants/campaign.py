@@ -54,7 +54,7 @@ class Verdict:
     area: str
     """Where it was drawn."""
     caught_by: str
-    """The test that failed; "time" if none ended; empty: it survived."""
+    """The test that failed; "time" if none ended, or that the process died; empty: it survived."""
     num_tests: int
     """Tests that run its lines."""
     seconds: float
@@ -136,7 +136,7 @@ class Workshop:
             return "time"
         if status == 0:
             return ""
-        return next(iter(_failures_in(output)), "import of tests" if status != 1 else "unknown")
+        return next(iter(_failures_in(output)), "the end of its process" if status != 1 else "unknown")
 
     def _named(self, node_ids: Sequence[str]) -> list[str]:
         """Return the names by a file, as they may be more than a command line takes."""

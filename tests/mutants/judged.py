@@ -4,8 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-EQUIVALENT: Mapping[str, str] = {}
+_BATON = "services/baton"
+EQUIVALENT: Mapping[str, str] = {
+    f"{_BATON}/engine/scheduling/simulation.py:Simulation._sequence: pool.num_blocks * pool.block_tokens -> "
+    "(pool.num_blocks // pool.block_tokens)": "every simulated request has a limit of its own",
+    f"{_BATON}/decode/kv_stream/reader.py:KvStreamReader.__init__: False -> True": "the layout, which comes before "
+    "any frame, sets it",
+}
 """Why a mutant does what the module does, by its name."""
 
-SURVIVED: Mapping[str, str] = {}
+SURVIVED: Mapping[str, str] = {
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._reserve_blocks: sequence.phase is not Phase.RUNNING or "
+    "(num_ahead and sequence.num_outputs_left <= 0) -> (sequence.phase is not Phase.RUNNING)": "test_scheduler.py::"
+    "test_nobody_gives_up_blocks_for_a_token_that_never_comes",
+    f"{_BATON}/engine/kv_cache/block_reads.py:BlockReads.add: self._budget.note_arrival(len(read.hashes) * "
+    "sum(map(self._held.block_bytes, read.layers))) -> pass": "test_block_reads.py::"
+    "test_a_gap_keeps_up_with_what_has_come_since_the_one_before",
+    f"{_BATON}/engine/kv_cache/pool_size.py:choose_pool_size: 1 -> 2": "test_pool_size.py::"
+    "test_a_device_with_room_for_one_block_has_it",
+    f"{_BATON}/engine/kv_cache/pool_size.py:choose_pool_size: left_bytes < memory.free_bytes -> "
+    "(left_bytes <= memory.free_bytes)": "test_pool_size.py::test_a_number_that_does_not_fit_is_refused_by_name",
+    f"{_BATON}/engine/kv_cache/offload.py:Offload._is_read_quicker: self._bytes_per_second or math.inf -> "
+    "(self._bytes_per_second)": "test_offload.py::"
+    "test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them",
+    f"{_BATON}/decode/kv_stream/local_compute.py:DeadlineGuard._last_moment: self._deadline - LOCAL_MARGIN * "
+    "self._rest_seconds() -> (self._deadline + LOCAL_MARGIN * self._rest_seconds())": "test_local_compute.py::"
+    "test_a_stream_ends_while_there_is_time_for_the_rest",
+    f"{_BATON}/kv/stream.py:_class_bytes: -num_bytes -> num_bytes": "test_staging_pool.py::"
+    "test_memory_is_as_large_as_asked_and_little_of_it_lies_unused",
+    f"{_BATON}/decode/kv_stream/reader.py:FrameWindow.landed: self._num_bytes -= num_bytes -> pass": "test_reader.py::"
+    "test_what_has_landed_is_given_back_once",
+    f"{_BATON}/security/tls.py:secured_by: _CURRENT.reset(token) -> pass": "test_tls.py::"
+    "test_who_a_process_is_ends_with_its_context",
+    f"{_BATON}/security/authority.py:_is_issued_by: False -> True": "test_authority.py::"
+    "test_a_node_is_known_by_a_valid_certificate_of_its_own_from_this_authority",
+}
 """The test that was written because a mutant had survived, by its name."""

@@ -18,10 +18,14 @@ def verdict_of(verdict: Verdict) -> str:
     return "equivalent" if verdict.mutant.name in EQUIVALENT else "survived"
 
 
-def report_of(verdicts: Sequence[Verdict], seed: int) -> str:
-    """Return a document: counts per area, each mutant, and what became of those that survived once."""
+def commit_of_tree() -> str:
+    """Return the commit that is checked out."""
     command = ("git", "rev-parse", "--short=8", "HEAD")
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def report_of(verdicts: Sequence[Verdict], seed: int, commit: str) -> str:
+    """Return a document: counts per area, each mutant, and what became of those that survived once."""
     lines = [
         "# Mutants",
         "",

@@ -13,7 +13,7 @@ import pytest
 from house.repository import ROOT
 from mutants.areas import AREAS, drawn
 from mutants.campaign import Verdict, Workshop
-from mutants.report import report_of, verdict_of
+from mutants.report import commit_of_tree, report_of, verdict_of
 
 NUM_MUTANTS = int(os.environ.get("BATON_MUTANTS", "60"))
 SEED = int(os.environ.get("BATON_MUTANTS_SEED", "19"))
@@ -32,9 +32,10 @@ def test_mistakes_do_not_pass_the_tests(tmp_path: Path) -> None:
     verdicts = [workshop.judge(mutant, area, watched[area]) for mutant, area in chosen.items()]
     unreliable = workshop.failing([verdict.caught_by for verdict in verdicts if "::" in verdict.caught_by])
 
-    print(f"\nseed {SEED}\n{report_of(verdicts, SEED)}")
+    report = report_of(verdicts, SEED, commit_of_tree())
+    print(f"\nseed {SEED}\n{report}")
     if OUT:
-        Path(OUT).write_text(report_of(verdicts, SEED))
+        Path(OUT).write_text(report)
     assert unreliable == set()
     assert share_caught(verdicts) >= LEAST_SHARE
 

@@ -58,3 +58,20 @@ def test_a_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.key").write_bytes(mine.key)
 
     assert Authority.read(tmp_path / "ca.crt", tmp_path / "ca.key") == mine
+
+
+def test_a_node_is_known_by_a_valid_certificate_of_its_own_from_this_authority() -> None:
+    """Whoever is known needs no token: not by another's certificate, key or authority, nor by one that is over."""
+    mine, other = (create_authority(NOW, timedelta(days=100)) for _ in range(2))
+    key = create_key()
+    request, stranger = certificate_request(key, "mac-1"), certificate_request(create_key(), "mac-1")
+    certificate, both = _sign(mine, request), Authority(other.certificate + mine.certificate, other.key)
+    late = NOW + timedelta(days=31)
+
+    assert mine.knows(certificate, request, node_id="mac-1", now=NOW)
+    assert both.knows(certificate, request, node_id="mac-1", now=NOW)
+    assert not other.knows(certificate, request, node_id="mac-1", now=NOW)
+    assert not mine.knows(certificate, stranger, node_id="mac-1", now=NOW)
+    assert not mine.knows(certificate, request, node_id="mac-2", now=NOW)
+    assert not mine.knows(certificate, request, node_id="mac-1", now=late)
+    assert not mine.knows(b"no certificate", request, node_id="mac-1", now=NOW)

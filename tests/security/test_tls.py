@@ -22,7 +22,7 @@ from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, PublicPort
-from baton.security.tls import ServerTlsSettings, TlsIdentity, secured_by
+from baton.security.tls import ServerTlsSettings, TlsIdentity, current_identity, secured_by
 from security.identities import identity
 from system.plan import free_ports
 
@@ -194,6 +194,17 @@ def test_a_service_that_does_not_say_where_it_listens_is_not_taken_for_a_local_o
     """Whoever forgets `host` is told."""
     with pytest.raises(ValueError, match="without a certificate"):
         ServerTlsSettings()
+
+
+def test_who_a_process_is_ends_with_its_context(tmp_path: Path) -> None:
+    """What is opened afterwards is as it was before: another service of the process may be somebody else."""
+    who = identity(tmp_path, trustme.CA())
+
+    with secured_by(who):
+        with secured_by(None):
+            assert current_identity() is None
+        assert current_identity() == who
+    assert current_identity() is None
 
 
 def test_half_of_the_files_are_refused_by_name(tmp_path: Path) -> None:
