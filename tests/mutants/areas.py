@@ -20,8 +20,6 @@ class Area:
     """Folders and files, relative to the repository."""
     tests: tuple[str, ...]
     """Folders and files with the tests that may run them; which do is found out."""
-    process_tests: tuple[str, ...] = ()
-    """Files with tests that run them in processes of their own, which nobody watches: asked where no other is."""
 
 
 _PACKAGE = "services/baton"
@@ -44,7 +42,6 @@ AREAS: Mapping[str, Area] = {
             f"{_PACKAGE}/kv_transport",
         ),
         ("tests/kv", "tests/kv_transport", "tests/decode/kv_stream", "tests/prefill", "tests/engine/kv_cache"),
-        ("tests/bench/kv/test_transport.py",),
     ),
     "authorisation": Area(
         (f"{_PACKAGE}/security", f"{_PACKAGE}/gateway/access"),

@@ -109,8 +109,6 @@ class Workshop:
         try:
             _write(module, mutant.applied_to(source))
             caught_by = self._first_failure(covering) if covering else ""
-            if not covering and AREAS[area].process_tests:
-                caught_by = self._first_failure_of(AREAS[area].process_tests, MUTANT_SECONDS)
         finally:
             _write(module, source)
         return Verdict(mutant, area, caught_by, len(covering), time.monotonic() - started)
