@@ -27,8 +27,8 @@ from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.kv.stream import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.kv_transport.kv_services import BlockStub, KvStub
+from baton.security.access import MAX_USES, sign_grant
 from baton.security.tls import TlsIdentity, secured_by
-from baton.security.transfers import MAX_USES, sign_grant
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.v1.generation_pb2 import SamplingParameters
 

@@ -11,7 +11,7 @@ from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.internal.v1.kv_pb2 import TransferClaims, TransferGrant
 from baton.internal.v1.prefill_service_pb2 import PrefillRequest
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
-from baton.security.transfers import digest_of, sign_grant
+from baton.security.access import digest_of, sign_grant
 
 
 def key_of(node_id: str) -> bytes:

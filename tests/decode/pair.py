@@ -46,7 +46,7 @@ from baton.prefill.servicer import FastPrefill, PrefillServicer
 from baton.rpc import channel
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.security.transfers import TransferGate
+from baton.security.access import TransferGate
 from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry import names

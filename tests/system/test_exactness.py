@@ -12,7 +12,7 @@ import pytest
 from baton.internal.v1 import decode_service_pb2, router_service_pb2
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.security.transfers import digest_of
+from baton.security.access import digest_of
 from baton.v1 import generation_pb2
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from system.cluster import Cluster

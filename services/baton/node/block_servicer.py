@@ -29,7 +29,7 @@ from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to
 from baton.kv_transport.kv_services import ReceivedPull
 from baton.kv_transport.link_probe import probe_sizes
 from baton.node.requests import check_identity
-from baton.security.transfers import TransferGate, digest_of
+from baton.security.access import TransferGate, digest_of
 from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame

@@ -39,7 +39,7 @@ from baton.node.sensors.machine import machine_sensors
 from baton.node.sensors.monitor import NodeMonitor
 from baton.node.settings import NodeSettings
 from baton.rpc.process import freeze_loaded_objects
-from baton.security.transfers import TransferGate
+from baton.security.access import TransferGate
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.text.tokenizer import load_tokenizer

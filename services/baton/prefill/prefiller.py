@@ -23,7 +23,7 @@ from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
-from baton.security.transfers import digest_of
+from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
 

@@ -18,7 +18,7 @@ from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
 from baton.router.admission.control import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, NodeTable, Outcome, Report
-from baton.security.transfers import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
+from baton.security.access import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
 from baton.v1 import generation_pb2
 from baton.wire.kv import (
     abilities_from_proto,

@@ -206,11 +206,11 @@ class Campaign:
         await asyncio.wait(asked, timeout=DEADLINE_SECONDS)
         answer = await self._finish(asked[0], request, fault)
         ended = asyncio.get_running_loop().time()
-        reasons = list(answer.summary.kv_break_reasons)
+        reasons = _reasons_of(answer)
         if len(asked) > 1:
             other = await asked[1]
             assert other.token_ids == await self.oracle.tokens(self._pair, beside.prompt_token_ids), fault
-            reasons += other.summary.kv_break_reasons
+            reasons += _reasons_of(other)
         assert answer.token_ids == expected, (fault, answer.summary)
         assert ended - began < DEADLINE_SECONDS, f"{fault}: the request took {ended - began:.1f} s"
         if self._proxy.injected_at is not None and fault.kind in PROVEN and not self._proxy.is_harmless:
@@ -262,6 +262,12 @@ class Campaign:
         peer.address = f"{HOST}:{self._ports[0]}"
         peer.fast_address = f"{HOST}:{self._ports[1]}" if self.transport != "grpc" else ""
         await self._pair.name_peers(peer, self._pair.spare_side.peer())
+
+
+def _reasons_of(answer: Answer) -> list[str]:
+    """Return what was noticed: streams that broke, and a fast path that could not begin, which gRPC stood in for."""
+    summary = answer.summary
+    return [*summary.kv_break_reasons, *(["REFUSED"] if summary.kv_transport_reason == "REFUSED" else [])]
 
 
 def outcome_of(answer: Answer) -> str:

@@ -30,7 +30,7 @@ from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
 from baton.kv_transport.kv_services import PULL_PATH, BlockStub
 from baton.rpc.loop_channel import client_span
-from baton.security.transfers import digest_of
+from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import current_metadata

@@ -11,7 +11,7 @@ from baton.capacity.cost import NodeProfile
 from baton.decode.kv_stream.reader import SilentStreamError
 from baton.engine.engine import Engine
 from baton.engine.runners.base import Runner
-from baton.security.transfers import TransferGate
+from baton.security.access import TransferGate
 
 LOCAL_MARGIN = 1.5
 """Times as long as expected that computing the rest here may take, where a deadline is near."""

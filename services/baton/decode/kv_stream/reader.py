@@ -25,7 +25,7 @@ from baton.kv.stream import ContradictionError, KvFrame, KvProgress, StreamLedge
 from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.error_interceptor import Undecodable
 from baton.rpc.status import error_from_rpc
-from baton.security.transfers import NOT_GRANTED
+from baton.security.access import NOT_GRANTED
 from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.wire.kv import layout_from_proto, wire_from_proto

@@ -32,7 +32,7 @@ from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.loop_channel import client_span
 from baton.rpc.status import PEER_SILENT
-from baton.security.transfers import digest_of
+from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
 from baton.v1 import generation_pb2

@@ -31,7 +31,7 @@ from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
 from baton.rpc.status import PEER_SILENT, without_address
-from baton.security.transfers import digest_of
+from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import SamplingParameters

@@ -8,8 +8,17 @@ import pytest
 
 from baton.errors import ForbiddenError
 from baton.internal.v1.kv_pb2 import TransferClaims, TransferGrant
-from baton.security.access import Caller, Party, set_caller
-from baton.security.transfers import MAX_USES, NOT_GRANTED, SKEW_SECONDS, TransferGate, digest_of, sign_grant
+from baton.security.access import (
+    MAX_USES,
+    NOT_GRANTED,
+    SKEW_SECONDS,
+    Caller,
+    Party,
+    TransferGate,
+    digest_of,
+    set_caller,
+    sign_grant,
+)
 
 NOW = 1_800_000_000.0
 ASKED: Mapping[str, str | bytes | int] = {
