@@ -192,8 +192,11 @@ KV_TRANSPORT = Dashboard(
         ),
         Panel(
             "Streams that broke",
-            "Per second, by how their requests went on.",
-            [Query(per_second(names.KV_BREAKS, names.RECOVERY), legend(names.RECOVERY))],
+            "Per second, by how their requests went on; and transfers that no router had granted, by what differs.",
+            [
+                Query(per_second(names.KV_BREAKS, names.RECOVERY), legend(names.RECOVERY)),
+                Query(per_second(names.REFUSED_TRANSFERS, names.REASON), legend(names.REASON)),
+            ],
         ),
         Panel(
             "Prefixes from neighbours",
