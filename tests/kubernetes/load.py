@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,8 @@ class Load:
         """Let running answers end, and return what the clients saw."""
         if self.report is not None:
             return self.report
-        self._execute("touch", "/tmp/stop")
+        with suppress(CommandError):  # the clients may end, and their pod with them, before `touch` does
+            self._execute("touch", "/tmp/stop")
         waiting = ("--for=jsonpath={.status.phase}=Succeeded", f"--timeout={_END_SECONDS:.0f}s")
         self._cluster.kubectl(
             "wait", "--namespace", self._namespace, f"pod/{self._name}", *waiting, timeout_seconds=_END_SECONDS + 30

@@ -73,6 +73,31 @@ def test_an_upgrade_and_a_new_installation_keep_the_authority(cluster: Cluster, 
     assert cluster.get("roles,jobs", "--namespace", namespace, "--selector", _OF_AUTHORITY)["items"] == []
 
 
+def test_certificates_end_and_are_renewed_while_streams_run(
+    cluster: Cluster, namespace: str, measured: Measured
+) -> None:
+    """Each holds for three minutes: after four, no connection is left that the first one could have opened anew."""
+    values = merged(SEVERAL, {"poolDefaults": PAIRS, "tls": {"certificateHours": 0.05}})
+    release = Release.of_example(cluster, namespace, "minimal", **values)
+    release.install(seconds=300)
+    pods = release.pods()
+    first = {pod.name: json.loads(release.execute(f"pod/{pod.name}", "python", "-c", _LOOK)) for pod in pods}
+    with loading(release) as load:
+        time.sleep(240)
+        for role in ("router", "decode"):  # what calls them must show a certificate that holds
+            release.delete(release.pods(role)[0])
+            release.wait_ready()
+        time.sleep(3)
+        report = load.stop()
+    kept = [pod.name for pod in release.pods() if pod.name in first]
+    last = {name: json.loads(release.execute(f"pod/{name}", "python", "-c", _LOOK)) for name in kept}
+
+    measured(report.line, **report.numbers)
+    report.check(num_least=20)
+    assert all(last[name]["begin"] > first[name]["begin"] + 120 for name in kept), (first, last)
+    assert len(kept) == len(first) - 2
+
+
 _OF_AUTHORITY = "app.kubernetes.io/component=authority"
 _LOOK = """
 import json, os, pathlib
@@ -82,6 +107,7 @@ shown = x509.load_pem_x509_certificate(files[0].read_bytes())
 mounts = [line.split() for line in open("/proc/mounts")]
 print(json.dumps({
     "name": shown.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value,
+    "begin": shown.not_valid_before_utc.timestamp(),
     "days": (shown.not_valid_after_utc - shown.not_valid_before_utc).total_seconds() / 86400,
     "modes": [file.stat().st_mode & 0o777 for file in files],
     "filesystem": [mount[2] for mount in mounts if mount[1] == str(files[1].parent)][0],

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ from typer.testing import CliRunner
 from baton.cli.app import make_app
 from baton.config.settings import load_settings
 from baton.discovery.api_server import ServiceAccountKeys
-from baton.errors import ConfigurationError
+from baton.errors import ConfigurationError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
-from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
+from baton.internal.v1.join_service_pb2_grpc import (
+    JoinServiceServicer,
+    JoinServiceStub,
+    add_JoinServiceServicer_to_server,
+)
 from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.pod_enrolment import PodEnrolment
 from baton.router.settings import RouterSettings
-from baton.rpc.enrolment import certified, enrolled
+from baton.rpc.enrolment import ask_router, certified, enrolled
+from baton.rpc.server import GrpcServer
 from baton.security.authority import Authority, certificate_request, create_key
 from baton.security.tls import TlsIdentity, TlsSettings, secured_by
 from security.service_accounts import NAMESPACE, Signer
@@ -134,6 +140,37 @@ def test_other_pods_get_nothing(folder: Path, token: str) -> None:
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
     asyncio.run(main())
+
+
+def test_a_token_is_shown_to_routers_alone(folder: Path) -> None:
+    """Another member of the deployment that takes a router's place in the network learns none."""
+    authority, own, seen = Authority.read(folder / "ca.crt", folder / "ca.key"), folder / "own", list[str]()
+    node = TlsIdentity(own / "n.crt", own / "n.key", folder / "ca.crt", "baton")
+    token_file = folder / "token"
+    token_file.write_text(SIGNER.token("baton-gateway"))
+
+    class Listener(JoinServiceServicer):
+        async def Join(self, request: Any, _context: Any) -> messages.JoinResponse:  # noqa: N802
+            seen.append(request.service_account_token)
+            return messages.JoinResponse()
+
+    async def sign(request: bytes) -> bytes:
+        now, day = datetime.now(UTC), timedelta(days=1)
+        return authority.sign(request, node_id="mac-1", server_name="baton", now=now, lifetime=day)
+
+    async def main() -> None:
+        async with certified(node, sign):
+            with secured_by(node):
+                server = GrpcServer("127.0.0.1:0", demands_certificate=False)
+            server.add("baton.internal.v1.JoinService", partial(add_JoinServiceServicer_to_server, Listener()))
+            address = f"127.0.0.1:{await server.start()}"
+            with pytest.raises(UnavailableError):
+                await ask_router(address, node, token_file.read_text(), certificate_request(create_key(), "x"))
+            await server.drain(0)
+
+    asyncio.run(main())
+
+    assert seen == []
 
 
 def test_without_a_secret_no_machine_joins_and_wrong_tokens_are_bounded(folder: Path) -> None:

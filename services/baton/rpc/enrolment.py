@@ -15,6 +15,7 @@ from baton.errors import BatonError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.rpc.status import error_from_rpc
+from baton.security.access import Party
 from baton.security.authority import certificate_request, create_key, renewal_seconds, write_private
 from baton.security.tls import TlsIdentity, TlsSettings
 
@@ -81,15 +82,15 @@ async def enrolled(settings: TlsSettings, run: Awaitable[None]) -> None:
         raise AssertionError("who enrols has an identity and a token")
 
     async def sign(request: bytes) -> bytes:
-        return await _ask_router(settings.tls_enrol_address, identity, token_file.read_text("ascii"), request)
+        return await ask_router(settings.tls_enrol_address, identity, token_file.read_text("ascii"), request)
 
     async with certified(identity, sign):
         await run
 
 
-async def _ask_router(address: str, identity: TlsIdentity, token: str, request: bytes) -> bytes:
-    """Return the certificate for a request; the token is shown to none but a holder of one of the deployment's."""
-    options = (("grpc.ssl_target_name_override", identity.server_name),)
+async def ask_router(address: str, identity: TlsIdentity, token: str, request: bytes) -> bytes:
+    """Return the certificate for a request; the token is shown to none but a router of the deployment."""
+    options = (("grpc.ssl_target_name_override", f"{Party.ROUTER.value}.{identity.server_name}"),)
     credentials = grpc.ssl_channel_credentials(identity.ca_file.read_bytes())
     message = messages.JoinRequest(service_account_token=token.strip(), certificate_request=request)
     try:

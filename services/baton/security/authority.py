@@ -71,6 +71,8 @@ class Authority:
     def sign(self, request: bytes, *, node_id: str, server_name: str, now: datetime, lifetime: timedelta) -> bytes:
         """Return a certificate for the key of a PEM request; names in the request are not taken.
 
+        Servers show it under `server_name`, and under NODE_ID.SERVER_NAME to those who ask for one process alone.
+
         Raises:
             InvalidFieldError: If the request is none, or not signed by its own key.
         """
@@ -83,9 +85,10 @@ class Authority:
             raise InvalidFieldError("certificate_request", "expected a request that is signed by its own key")
         issuer = x509.load_pem_x509_certificate(self.certificate)
         builder = _builder(node_id, issuer.subject, now, lifetime).public_key(wanted.public_key())
+        names = (server_name, f"{node_id}.{server_name}")
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         builder = (
-            builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(server_name)]), critical=False)
+            builder.add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, names)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(_authority_identifier(issuer), critical=False)
