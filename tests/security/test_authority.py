@@ -20,7 +20,7 @@ def _sign(authority: Authority, request: bytes) -> bytes:
 
 
 def test_what_is_signed_names_the_node_and_the_deployment() -> None:
-    """The subject is the node whatever the request says; the name that peers check is the deployment's."""
+    """The subject is the node whatever the request says; the name that peers check is the deployment's, or both."""
     authority = create_authority(NOW, timedelta(days=100))
 
     signed = _sign(authority, certificate_request(create_key(), "somebody-else"))
@@ -28,7 +28,7 @@ def test_what_is_signed_names_the_node_and_the_deployment() -> None:
     certificate, issuer = x509.load_pem_x509_certificate(signed), x509.load_pem_x509_certificate(authority.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert certificate.subject.rfc4514_string() == "CN=mac-1"
-    assert names.get_values_for_type(x509.DNSName) == ["baton"]
+    assert names.get_values_for_type(x509.DNSName) == ["baton", "mac-1.baton"]
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     certificate.verify_directly_issued_by(issuer)
     assert valid_period(signed)[1] == NOW + timedelta(days=30)

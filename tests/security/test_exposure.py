@@ -77,7 +77,7 @@ MUTUAL = {"https_cert_file": "c", "https_key_file": "k", "client_ca_file": "a"}
 )
 def test_public_listeners_beyond_loopback_demand_tls_and_keys(given: dict[str, str], doors: list[str]) -> None:
     """TLS may end before them, at an Ingress."""
-    flags = {"model_dir": "m", **given}
+    flags = {"model_dir": ".", **given}
     if doors:
         with pytest.raises(
             ConfigurationError, match="; ".join(f"{door}[^;]*" for door in doors) + "; or pass --insecure"
@@ -110,4 +110,4 @@ def test_any_name_is_safe_where_a_page_has_no_key() -> None:
         ({"api_keys_file": "keys"}, True),
         ({"https_cert_file": "c", "https_key_file": "k"}, True),
     ):
-        assert load_settings(GatewaySettings, {"model_dir": "m", **given}).is_safe_under_any_name == is_safe
+        assert load_settings(GatewaySettings, {"model_dir": ".", **given}).is_safe_under_any_name == is_safe
