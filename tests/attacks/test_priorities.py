@@ -98,3 +98,24 @@ def num_requests(cluster: Cluster) -> int:
     """Return how many requests the node has."""
     load = cluster.node("decode-0").load
     return load.running_request_count + load.waiting_request_count
+
+
+def test_many_choices_of_one_request_are_not_one_request(loop: Loop, tmp_path: Path) -> None:
+    """Where a key may have 4 in work and make 100 a minute, it has no 128 for the price of one."""
+    keys = tmp_path / "keys"
+    keys.write_text("bob:b-key\n")
+    cluster = FakeCluster(save(byte_level(), tmp_path))
+    limits = {"key_max_concurrent_requests": 4, "key_requests_per_minute": 5}
+    with loop.running(cluster, api_keys_file=keys, **limits) as gateway:
+        found = [
+            status_of(
+                exchange(
+                    gateway,
+                    post("/v1/completions", completion(n=n), "authorization: Bearer b-key", "connection: close"),
+                )
+            )
+            for n in (128, 4, 1)
+        ]
+
+    assert found == [400, 200, 429]
+    assert sum(len(node.requests) for node in cluster.decodes) == 4

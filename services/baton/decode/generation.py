@@ -23,7 +23,7 @@ from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.internal.v1 import decode_service_pb2 as messages
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
+from baton.node.requests import check_identity, check_placement_id, check_priority, check_tenant, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.wire.kv import wire_from_proto
@@ -105,6 +105,7 @@ class DecodeGenerator:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
+        check_tenant(request.tenant, request.tenant_weight)
         check_placement_id(request.placement.placement_id)
         params = sampling_from_proto(request.sampling)
         placement = request.placement
@@ -253,6 +254,8 @@ class Generation:
             is_cache_bypassed=request.bypass_prefix_cache,
             is_suspect=request.is_suspect,
             placement_id=request.placement.placement_id,
+            tenant=request.tenant,
+            tenant_weight=max(1, request.tenant_weight),
         )
 
     async def _submit_compiled(self) -> None:

@@ -347,7 +347,7 @@ class Engine:
     def _check(self, request: EngineRequest) -> None:
         if self._registry.get(request.request_id) is not None:
             raise AttemptReusedError(f"request {request.request_id} is running already")
-        if len(self.scheduler.waiting) >= self._max_waiting:
+        if not self.scheduler.may_wait(request, self._max_waiting):
             raise OverloadedError(f"{self._max_waiting} requests are waiting already")
         check_request(request, self.runner.info)
 

@@ -227,6 +227,10 @@ class EngineRequest:
     """Whether it may have ended a process: until some tokens have come it has passes of its own, told beforehand."""
     placement_id: str = ""
     """The router's name for the decision that brought it here; empty: there was none."""
+    tenant: str = ""
+    """Tells tenants apart, and names none; empty: all who have none are one."""
+    tenant_weight: int = 1
+    """Of the tenant's share beside others, 1 or more."""
 
     @property
     def is_scored(self) -> bool:

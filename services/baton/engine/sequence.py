@@ -141,6 +141,8 @@ class Sequence:
     """While it waits: hash of a block, or of all tokens, that another sequence computes and that it will take over."""
     is_admitted: bool = False
     """Whether it has ever had blocks."""
+    num_charged_outputs: float = 0.0
+    """Output tokens that its tenant was charged with when it got blocks."""
     scoring: PromptScoring | None = None
     """How far the prompt's log-probabilities are; None: they are not wanted."""
     suspect_end: int = 0
@@ -258,7 +260,7 @@ class SequenceQueues:
     """Living sequences by phase.
 
     Invariants: each sequence is in exactly one queue, that of its phase, until it is finished; `waiting` and `running`
-    are in order of queue keys.
+    are in order of queue keys, and `waiting_of` has by tenant, in that order, who is in `waiting`.
 
     Attributes:
         num_changes: Times that a sequence entered or left `running`.
@@ -266,6 +268,7 @@ class SequenceQueues:
 
     def __init__(self) -> None:
         self.waiting: list[Sequence] = []
+        self.waiting_of: dict[str, list[Sequence]] = {}
         self.running: list[Sequence] = []
         self.receiving: list[Sequence] = []
         self.num_changes = 0
@@ -273,17 +276,24 @@ class SequenceQueues:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that waits."""
-        insort(self.waiting, sequence, key=_key)
+        for queue in (self.waiting, self.waiting_of.setdefault(sequence.request.tenant, [])):
+            insort(queue, sequence, key=_key)
 
     def move(self, sequence: Sequence, phase: Phase) -> None:
         """Take a sequence from the queue of its phase to that of another; FINISHED has none."""
         self._queues[sequence.phase].remove(sequence)
+        if sequence.phase is Phase.WAITING:
+            (own := self.waiting_of[sequence.request.tenant]).remove(sequence)
+            if not own:
+                del self.waiting_of[sequence.request.tenant]
         self.num_changes += Phase.RUNNING in (sequence.phase, phase)
         sequence.phase = phase
         if phase is Phase.RECEIVING:
             self.receiving.append(sequence)
-        elif phase is not Phase.FINISHED:
-            insort(self._queues[phase], sequence, key=_key)
+        elif phase is Phase.WAITING:
+            self.add(sequence)
+        elif phase is Phase.RUNNING:
+            insort(self.running, sequence, key=_key)
 
 
 def new_sequence(

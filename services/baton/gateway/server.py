@@ -15,7 +15,7 @@ from baton.gateway.access.cors import Cors
 from baton.gateway.access.grpc_keys import KeyInterceptor
 from baton.gateway.access.hosts import Hosts
 from baton.gateway.access.key_limits import KeyLimits
-from baton.gateway.access.tenants import TenantSalts
+from baton.gateway.access.tenants import Places, TenantSalts
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
@@ -127,7 +127,7 @@ async def _run(
     journal = Journal(clock)
     generator = TextGenerator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
     try:
-        admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
+        admission = _admission(settings, clock)
         deadlines = Deadlines(settings.request_timeout_seconds)
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
         started, own_scrape = int(time.time()), None if settings.is_shared else scrape
@@ -239,11 +239,12 @@ def _api_keys(settings: GatewaySettings) -> ApiKeys | None:
     return keys
 
 
-def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits | None:
-    requests_per_minute, max_requests = settings.key_requests_per_minute, settings.key_max_concurrent_requests
-    if requests_per_minute == max_requests == 0:
-        return None
-    return KeyLimits(requests_per_minute=requests_per_minute, max_concurrent_requests=max_requests, clock=clock)
+def _admission(settings: GatewaySettings, clock: Callable[[], float]) -> Admission:
+    requests_per_minute, tokens_per_minute = settings.key_requests_per_minute, settings.key_tokens_per_minute
+    limits = None
+    if requests_per_minute or tokens_per_minute:
+        limits = KeyLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute, clock=clock)
+    return Admission(Places(settings.max_concurrent_requests, settings.key_max_concurrent_requests, clock), limits)
 
 
 def _exposures(settings: GatewaySettings) -> Sequence[str]:

@@ -112,23 +112,28 @@ class ClientSettings(ServiceSettings):
     """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask.
 
     With ` admin` behind it a key is an administrator's, whom /metrics, /ui and exo's cluster API (/models, /state,
-    /instance) answer. Without a file they answer everybody, exo's only if the gateway listens on loopback. A key that
+    /instance) answer; with ` weight=3` its name has three times the share of others where more is asked for than can
+    be done. Without a file they answer everybody, exo's only if the gateway listens on loopback. A key that
     is taken out ends what runs under it.
     """
     tenant_secret_file: Path | None = None
     """File with 32 characters or more, equal for all gateways: from it and a key's name follows the salt of its owner's
     prefix cache, which nobody else can then work out. None: from the name alone."""
     key_requests_per_minute: int = Field(default=0, ge=0)
-    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
-
-    Without keys, all clients together.
+    """Requests that the keys of one name may make per minute, a minute's worth at once; more are refused with 429; 0:
+    any. A request counts once for each of its choices. Without keys, all clients together.
     """
+    key_tokens_per_minute: int = Field(default=0, ge=0)
+    """Tokens of prompts and outputs that the keys of one name may use per minute, in the same way; 0: any."""
     key_max_concurrent_requests: int = Field(default=0, ge=0)
-    """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
+    """Requests of the keys of one name in work at once, each choice counted; more are refused with 429; 0: any."""
     key_earliest_priority: int = Field(default=0, ge=-100, le=100)
     """Earliest `priority` of requests whose API key is no administrator's; an earlier one is taken for this."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
-    """Requests in work at once; more are refused with 429."""
+    """Requests in work at once, each choice counted; more are refused with 429.
+
+    Names of keys share the places by weight: one that has less than its share finds a place where all are taken.
+    """
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
     allowed_hosts: str = ""

@@ -11,6 +11,8 @@ MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CACHE_SALT_BYTES = 128
 MAX_PRIORITY = 100
 """Bound of a priority, and of its negative."""
+MAX_TENANT_CHARACTERS = 32
+MAX_TENANT_WEIGHT = 1000
 
 
 def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
@@ -46,6 +48,18 @@ def check_priority(priority: int) -> None:
     """
     if abs(priority) > MAX_PRIORITY:
         raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
+
+
+def check_tenant(tenant: str, weight: int) -> None:
+    """Check for whom a request is.
+
+    Raises:
+        InvalidFieldError: If the name is too long, or the weight out of range.
+    """
+    if len(tenant) > MAX_TENANT_CHARACTERS:
+        raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
+    if not 0 <= weight <= MAX_TENANT_WEIGHT:
+        raise InvalidFieldError("tenant_weight", f"expected 0 to {MAX_TENANT_WEIGHT}, got {weight}")
 
 
 def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:

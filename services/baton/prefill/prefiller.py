@@ -20,7 +20,7 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
+from baton.node.requests import check_identity, check_placement_id, check_priority, check_tenant, sampling_from_proto
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.security.access import digest_of
@@ -141,6 +141,7 @@ class Prefiller:
         layout.check_matches(expected, is_converted=bool(request.wire_dtype))
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
+        check_tenant(request.tenant, request.tenant_weight)
         check_placement_id(request.placement_id)
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
@@ -182,6 +183,8 @@ class Prefiller:
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
             placement_id=request.placement_id,
+            tenant=request.tenant,
+            tenant_weight=max(1, request.tenant_weight),
             export=KvExportSpec(
                 FrameExport(self._layout, owed, self._layers_per_frame(request), put),
                 token_begin=request.kv_token_begin,

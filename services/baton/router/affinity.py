@@ -25,9 +25,7 @@ class SessionAffinity:
         self._nodes: OrderedDict[tuple[str, bytes], str] = OrderedDict()
 
     def note(self, tenant: str, session: bytes, node_id: str) -> None:
-        """Remember where a request of a session runs; an empty name is none."""
-        if not session:
-            return
+        """Remember where a request of a session runs."""
         self._nodes[tenant, session] = node_id
         self._nodes.move_to_end((tenant, session))
         if len(self._nodes) > MAX_SESSIONS:

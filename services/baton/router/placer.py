@@ -22,13 +22,8 @@ from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.tiers import HeldPrefix
-from baton.router.admission.control import (
-    MAX_JUDGED,
-    AdmissionControl,
-    AdmittedRequest,
-    Asker,
-    RefusedRequest,
-)
+from baton.router.admission.admitted_work import Asker
+from baton.router.admission.control import MAX_JUDGED, AdmissionControl, AdmittedRequest, RefusedRequest
 from baton.router.affinity import SessionAffinity
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, grant_transfers, place_response, placement_request
@@ -172,7 +167,8 @@ class Placer:
         placement_id = self._new_id()
         self._remember(message, decision, placement_id=placement_id, max_tokens=max_tokens)
         if not message.is_dry_run:
-            self._affinity.note(message.tenant, message.session, choice.decode_node_id)
+            if message.session:
+                self._affinity.note(message.tenant, message.session, choice.decode_node_id)
             self._state.account(placement_id, choice, request, decision.runner_up)
             if self._admission is not None:
                 num_tokens, is_degraded = max_tokens or request.max_tokens, max_tokens > 0

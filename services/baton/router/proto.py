@@ -16,7 +16,7 @@ from baton.internal.v1.kv_pb2 import TransferClaims
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
-from baton.router.admission.control import Asker
+from baton.router.admission.admitted_work import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, NodeTable, Outcome, Report
 from baton.security.access import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
 from baton.v1 import generation_pb2
@@ -40,6 +40,7 @@ from baton.wire.quantities import (
 MAX_PINS = 64
 MAX_SESSION_BYTES = 32
 MAX_TENANT_CHARACTERS = 64
+MAX_TENANT_WEIGHT = 1000
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
 MAX_BREAK_REASONS = 8
@@ -222,11 +223,13 @@ def asker_of(message: router_service_pb2.PlaceRequest) -> Asker:
     """
     if len(message.tenant) > MAX_TENANT_CHARACTERS:
         raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
+    if not 0 <= message.tenant_weight <= MAX_TENANT_WEIGHT:
+        raise InvalidFieldError("tenant_weight", f"expected 0 to {MAX_TENANT_WEIGHT}, got {message.tenant_weight}")
     objectives = Objectives(
         _objective(message, "ttft_objective", TTFT_BOUNDS_SECONDS),
         _objective(message, "tpot_objective", TPOT_BOUNDS_SECONDS),
     )
-    return Asker(message.tenant, objectives)
+    return Asker(message.tenant, objectives, max(1, message.tenant_weight))
 
 
 def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tuple[float, float]) -> float:

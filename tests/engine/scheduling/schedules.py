@@ -26,10 +26,11 @@ LONGEST_OUTPUT = 20
 def random_requests(random: Random, num_requests: int) -> list[EngineRequest]:
     """Return requests whose prompts share prefixes or are equal, so that caches are hit and work is shared."""
     lengths = [random.randint(1, LONGEST_PROMPT) for _ in range(random.choice([1, 3, num_requests]))]
-    return [random_request(random, index, random.choice(lengths)) for index in range(num_requests)]
+    tenants = random.choice(["", "ab"])
+    return [random_request(random, index, random.choice(lengths), tenants) for index in range(num_requests)]
 
 
-def random_request(random: Random, index: int, num_prompt_tokens: int) -> EngineRequest:
+def random_request(random: Random, index: int, num_prompt_tokens: int, tenants: str = "") -> EngineRequest:
     """Return a request."""
     purpose = random.choice([Purpose.GENERATE, Purpose.GENERATE, Purpose.GENERATE, Purpose.RECEIVE, Purpose.PREFILL])
     is_scored = purpose is Purpose.GENERATE and random.random() < 0.2
@@ -45,6 +46,8 @@ def random_request(random: Random, index: int, num_prompt_tokens: int) -> Engine
         is_cache_bypassed=random.random() < 0.08,
         cache_salt=random.choice(["", "", "", "", "other"]),
         priority=random.choice([0, 0, -2, 1, 100]),
+        tenant=random.choice(tenants or [""]),
+        tenant_weight=3,
         export=KvExportSpec(Exported(), chunk_tokens=random.choice([0, 0, 3])) if purpose is Purpose.PREFILL else None,
     )
 
@@ -118,6 +121,7 @@ def check_turns(stepper: Stepper, step: Step) -> None:
         assert sequence.num_overtaken_blocks <= pool.num_blocks_for(len(sequence.token_ids))
         first_blocked = first_blocked or (sequence if sequence.num_overtaken_blocks else None)
         overtakers = [each for each in step.admitted if each.queue_key > sequence.queue_key]
+        overtakers = [each for each in overtakers if each.request.tenant == sequence.request.tenant]
         if sequence.purpose is Purpose.PREFILL:  # an export may lack room that only exports need
             overtakers = [each for each in overtakers if each.purpose is Purpose.PREFILL]
         assert not overtakers or sequence.awaited is not None or first_blocked or stepper.is_full(step)

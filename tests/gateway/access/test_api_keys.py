@@ -138,3 +138,24 @@ def test_a_change_for_the_worse_keeps_the_keys(keys: ApiKeys, path: Path, caplog
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == api_keys.__name__]
+
+
+def test_a_name_has_a_weight(path: Path) -> None:
+    """The same for all of its keys, an administrator's too; 1 where nothing is said."""
+    path.write_text("alice:a weight=3\nalice:a2  weight=3\nbob:b admin weight=1000\ncarol:c\n")
+    keys = ApiKeys(path)
+    keys.load()
+
+    assert [keys.authenticate({"x-api-key": key}).weight for key in ("a", "a2", "b", "c")] == [3, 3, 1000, 1]
+    assert keys.authenticate({"x-api-key": "b"}).is_admin
+
+
+@pytest.mark.parametrize(
+    "text", ["a:k weight=0", "a:k weight=1001", "a:k weight=3\na:k2", "a:k weight=x", "a:k weight=2 admin"]
+)
+def test_a_weight_that_is_none_is_refused_by_its_line(path: Path, text: str) -> None:
+    """Also two weights of one name."""
+    path.write_text(text)
+
+    with pytest.raises(ConfigurationError, match=f"line {len(text.splitlines())} of"):
+        ApiKeys(path).load()

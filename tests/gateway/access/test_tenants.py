@@ -54,3 +54,23 @@ def test_only_keys_of_one_owner_share_blocks(loop: Loop, cluster: FakeCluster, t
     assert blocks[0].isdisjoint(blocks[1])
     salts = [request.cache_salt for node in cluster.decodes for request in node.requests]
     assert len(set(salts)) == 2
+
+
+def test_nodes_are_told_a_tenant_that_has_no_name_and_its_weight(
+    loop: Loop, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """All keys of one owner are one; the router is told the weight, too."""
+    keys = tmp_path / "keys"
+    keys.write_text("bob:old weight=3\nbob:new weight=3\nalice:hers\n")
+    body = {"model": MODEL, "prompt": [5, 6], "max_tokens": 1}
+    with loop.running(cluster, api_keys_file=keys) as gateway:
+        for key in ("old", "new", "hers"):
+            assert ask(gateway, "/v1/completions", body, headers={"authorization": f"Bearer {key}"}).status == 200
+
+    asked = [(request.tenant, request.tenant_weight) for node in cluster.decodes for request in node.requests]
+    bob, alice = (TenantSalts(None).id_of(name) for name in ("bob", "alice"))
+    assert asked == [(bob, 3), (bob, 3), (alice, 1)]
+    assert len({bob, alice, TenantSalts(None).salt_of("bob", "")[:16], ""}) == 4
+    assert TenantSalts(None).id_of("") == ""
+    placed = [request.tenant_weight for request in cluster.router.requests if not request.is_dry_run]
+    assert placed == [3, 3, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import heappop, heappush
 from random import Random
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
-from baton.router.admission.control import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from baton.router.admission.admitted_work import Asker
+from baton.router.admission.control import AdmissionControl, AdmissionLimits, AdmittedRequest, RefusedRequest
 from baton.router.settings import RouterSettings
 from router.samples import OUTCOME, Clock
 
@@ -167,15 +169,20 @@ def test_a_placement_without_an_outcome_is_forgotten() -> None:
 
 
 class Simulation:
-    """A prefill node that serves in turn and takes `bias` times as long as predicted."""
+    """A prefill node on which tenants take turns, and which takes `bias` times as long as predicted."""
 
     def __init__(self, *, bias: float = 1.0, refuses: bool = True) -> None:
         self.clock = Clock(0.0)
         self.control = AdmissionControl(self.clock, AdmissionLimits("shed", SLO))
         self.refuses = refuses
+        self.service_seconds = SERVICE_SECONDS * bias
         self.bias = bias
         self.free_at_seconds = 0.0
-        self.pending: list[tuple[float, str]] = []
+        self.served: tuple[str, str, float] | None = None
+        self.waiting: list[tuple[float, int, str, str, float]] = []
+        self.turn_ends: dict[str, float] = {}
+        self.turn = 0.0
+        self.num_placed = 0
         self.ttft_seconds: dict[str, list[float]] = {}
         self.num_refused = 0
 
@@ -191,10 +198,10 @@ class Simulation:
 
     def arrive(self, name: str, tenant: str) -> None:
         """Judge a request now."""
-        asker = Asker(tenant)
-        predicted_queue = max(0.0, self.free_at_seconds - self.clock.seconds) / self.bias
+        asker, now = Asker(tenant), self.clock.seconds
+        queue_seconds = max(0.0, self.free_at_seconds - now) + len(self.waiting) * self.service_seconds
         self.control.ask(asker)
-        decision = waiting(predicted_queue)
+        decision = waiting(queue_seconds / self.bias)
         verdict = self.control.judge(decision, asker) if self.refuses else AdmittedRequest(decision)
         if isinstance(verdict, RefusedRequest):
             self.num_refused += 1
@@ -203,24 +210,28 @@ class Simulation:
         choice = verdict.decision.choice
         assert choice is not None
         self.control.place(name, choice, asker, max_tokens=32)
-        self.free_at_seconds = max(self.free_at_seconds, self.clock.seconds) + SERVICE_SECONDS * self.bias
-        ttft_seconds = self.free_at_seconds - self.clock.seconds
-        self.pending.append((self.free_at_seconds, name))
-        self.ttft_seconds.setdefault(tenant, []).append(ttft_seconds)
+        turn = max(self.turn, self.turn_ends.get(tenant, 0.0))
+        self.turn_ends[tenant] = turn + 1.0
+        self.num_placed += 1
+        heappush(self.waiting, (turn, self.num_placed, name, tenant, now))
+        self.free_at_seconds = max(self.free_at_seconds, now)
+        self.serve()
 
-    def delay_pending(self, seconds: float) -> None:
-        """Let nothing come out of the node for so long, of which no prediction knew."""
-        self.pending = [(at + seconds, name) for at, name in self.pending]
-        for times in self.ttft_seconds.values():
-            num_pending = min(len(self.pending), len(times))
-            times[len(times) - num_pending :] = [each + seconds for each in times[len(times) - num_pending :]]
+    def serve(self) -> None:
+        """Begin with the next prompt, if the node is free."""
+        if self.served is None and self.waiting:
+            self.turn, _, name, tenant, arrived_at_seconds = heappop(self.waiting)
+            self.served = name, tenant, arrived_at_seconds
+            self.free_at_seconds += self.service_seconds
 
     def settle_until(self, seconds: float) -> None:
         """Report what has ended by then."""
-        while self.pending and self.pending[0][0] <= seconds:
-            self.clock.seconds, name = self.pending.pop(0)
-            outcome = replace(OUTCOME, placement_id=name, decode_seconds=0.0, num_completion_tokens=1)
-            self.control.settle(outcome)
+        while self.served is not None and self.free_at_seconds <= seconds:
+            name, tenant, arrived_at_seconds = self.served
+            self.clock.seconds, self.served = self.free_at_seconds, None
+            self.ttft_seconds.setdefault(tenant, []).append(self.clock.seconds - arrived_at_seconds)
+            self.control.settle(replace(OUTCOME, placement_id=name, decode_seconds=0.0, num_completion_tokens=1))
+            self.serve()
         self.clock.seconds = seconds
 
     def goodput(self) -> float:
@@ -255,7 +266,6 @@ def test_goodput_comes_back_when_a_node_goes_on(load: float) -> None:
     for number in range(5):
         simulation.run(26, rates, seed=number)
         simulation.free_at_seconds = max(simulation.free_at_seconds, simulation.clock.seconds) + 4.0
-        simulation.delay_pending(4.0)
         simulation.run(4, rates, seed=100 + number)
 
     assert simulation.goodput() >= 0.85 * 26 / 30 / SERVICE_SECONDS
@@ -390,3 +400,18 @@ def test_a_first_token_is_timed_from_the_placement_on() -> None:
         control.settle(replace(settled, num_completion_tokens=1))
 
     assert isinstance(control.judge(waiting(1.4), NOBODY), RefusedRequest)
+
+
+def test_a_tenant_finds_no_queue_of_another_that_floods() -> None:
+    """Nodes let tenants take turns: it waits for its own, and for as much of others as its weight leaves them."""
+    control, b = shedding(Clock()), Asker("b")
+    control.ask(b)
+    for number in range(9):
+        place(control, f"a{number}", waiting(0.2 * number), Asker("a"))
+    control.refuse(RefusedRequest("OVERLOADED", wait_seconds=1.0, work_seconds=9.0), Asker("a"))
+
+    admitted = [control.judge(waiting(2.0), each) for each in (b, b._replace(weight=2), Asker("a"))]
+
+    assert isinstance(admitted[2], RefusedRequest)
+    found = [each.decision.choice for each in admitted[:2] if isinstance(each, AdmittedRequest)]
+    assert [each.estimate.queue_seconds for each in found if each and each.estimate] == pytest.approx([0.4, 0.2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from baton.router.admission.tenants import ABOVE_SHARE, ACTIVE_SECONDS, MAX_TENANTS, TenantShares
 from router.samples import Clock
 
@@ -55,6 +57,16 @@ def test_a_newcomer_begins_with_a_full_share() -> None:
     assert shares.share("a") <= ABOVE_SHARE
     shares.admit("b", 4.0)
     assert shares.share("b") > ABOVE_SHARE
+
+
+def test_shares_are_by_weight() -> None:
+    """Who has three times the weight may have three times as much; a newcomer begins with as much, too."""
+    clock = Clock()
+    shares = overloaded(clock, a=3.0, b=1.0)
+    shares.ask("a", 3)
+    shares.ask("c", 2)
+
+    assert (shares.share("a"), shares.share("b"), shares.share("c")) == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_tenants_are_bounded() -> None:

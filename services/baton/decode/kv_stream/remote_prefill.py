@@ -291,6 +291,8 @@ def first_request(
         priority=request.priority,
         bypass_prefix_cache=request.bypass_prefix_cache,
         placement_id=request.placement.placement_id,
+        tenant=request.tenant,
+        tenant_weight=request.tenant_weight,
     )
 
 

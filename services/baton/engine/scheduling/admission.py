@@ -17,12 +17,10 @@ from baton.engine.kv_cache.offload import Offload, SwapIn
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.step import Step, StepBudget
+from baton.engine.scheduling.turns import TenantTurns
 from baton.engine.sequence import Phase, Sequence, SequenceQueues
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
-
-MAX_CANDIDATES = 128
-"""Waiting sequences looked at in one pass."""
 
 
 class BatchAdmission:
@@ -33,17 +31,21 @@ class BatchAdmission:
         offload: What host memory and disk have of their blocks.
         limits: Bounds of the batch.
         queues: Where sequences wait, and where they go.
+        turns: Whose turn it is.
 
     Attributes:
         is_sparing: Whether sequences are computed one after the other, for memory is short.
     """
 
-    def __init__(self, pool: BlockPool, offload: Offload, limits: SchedulerLimits, queues: SequenceQueues) -> None:
+    def __init__(
+        self, pool: BlockPool, offload: Offload, limits: SchedulerLimits, queues: SequenceQueues, turns: TenantTurns
+    ) -> None:
         self.is_sparing = False
         self._pool = pool
         self._offload = offload
         self._limits = limits
         self._queues = queues
+        self._turns = turns
 
     @property
     def has_slot(self) -> bool:
@@ -61,7 +63,7 @@ class BatchAdmission:
         """
         num_slots = self._num_slots - len(self._queues.running) - len(self._queues.receiving)
         num_tokens = 0
-        for sequence in self._queues.waiting[:MAX_CANDIDATES]:
+        for sequence in self._turns.waiting():
             if num_slots <= 0 or num_tokens >= limit:
                 break
             if sequence.is_held_up:
@@ -85,7 +87,7 @@ class BatchAdmission:
         generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
-        for sequence in suspects or self._queues.waiting[:MAX_CANDIDATES]:
+        for sequence in suspects or self._turns.waiting():
             if sequence.suspect_end and sequence not in suspects:
                 continue
             if not self.has_slot or (blocked and not self._pool.num_available):
@@ -117,9 +119,8 @@ class BatchAdmission:
 
         Only to such as find what they find on the device, and proven; the others wait until the next pass is planned.
         """
-        while self.has_slot and self._queues.waiting:
-            sequence = self._queues.waiting[0]
-            if sequence.purpose is not Purpose.RECEIVE or sequence.num_ahead:
+        for sequence in self._turns.waiting() if self.has_slot else ():
+            if not self.has_slot or sequence.purpose is not Purpose.RECEIVE or sequence.num_ahead:
                 return
             prefix = self._in_flight(step).reusable_prefix(sequence)
             if prefix is None or prefix.must_join or prefix.leader is not None or prefix.restored:
@@ -178,6 +179,7 @@ class BatchAdmission:
         sequence.num_computed = len(sequence.token_ids) if prefix.leader is not None else num_tokens
         self._offload.drop(sequence)
         if not sequence.is_admitted:
+            self._turns.begin(sequence)
             sequence.is_admitted = True
             sequence.stats.num_cached = (prefix.num_cached_blocks + len(prefix.restored)) * block_tokens
             sequence.stats.num_shared = sequence.num_computed - sequence.stats.num_cached
@@ -194,6 +196,7 @@ class BatchAdmission:
         elif sequence.phase is Phase.RUNNING:
             num_tokens = self._num_computed_now(sequence, step, budget)
             if num_tokens:
+                self._turns.charge(sequence, num_tokens)
                 step.add(sequence, num_tokens)
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:

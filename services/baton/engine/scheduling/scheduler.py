@@ -7,7 +7,8 @@ back and is computed again later: its output stays, and only comes later.
 
 A sequence's turn is fixed when it comes: that moment, later by `LEVEL_SECONDS` per level of its priority. A level
 counts as that much waiting; a prompt that came later than that overtakes none, so none waits for ever. And how long a
-prompt waits is known when it comes: what comes later gets about a tenth of the passes before it.
+prompt waits is known when it comes: what comes later gets about a tenth of the passes before it. That is among the
+requests of one tenant; tenants take turns by their weights (`engine/scheduling/turns.py`).
 
 A node tells of each prompt how long its own computation took, a share of each pass (`attribute`); the rest of the time
 until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
@@ -23,10 +24,11 @@ from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import Purpose
+from baton.engine.request import EngineRequest, Purpose
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
+from baton.engine.scheduling.turns import TenantTurns
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
 from baton.errors import OutOfMemoryError
@@ -68,7 +70,8 @@ class Scheduler:
         self._pair_weight = pair_weight
         self._limits = limits
         self._queues = SequenceQueues()
-        self.admission = BatchAdmission(pool, self.offload, limits, self._queues)
+        self._turns = TenantTurns(self._queues)
+        self.admission = BatchAdmission(pool, self.offload, limits, self._queues, self._turns)
         self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
@@ -115,7 +118,12 @@ class Scheduler:
         sequence.queue_key = QueueKey(due_seconds(now, sequence.request.priority), self._num_arrived)
         if sequence.suspect_end:
             self._suspects.append(sequence)
+        self._turns.arrive(sequence)
         self._queues.add(sequence)
+
+    def may_wait(self, request: EngineRequest, max_waiting: int) -> bool:
+        """Return whether a request may wait beside others; where too many do, if its tenant has less than its share."""
+        return len(self.waiting) < max_waiting or self._turns.has_share_of(request, max_waiting)
 
     def schedule(self) -> Step:
         """Return the next pass, without spans if nothing can be computed; may preempt sequences whose turn is last.
@@ -215,6 +223,7 @@ class Scheduler:
         """Take a sequence out, wherever it is, and release its blocks."""
         if sequence.phase is Phase.FINISHED:
             return
+        self._turns.end(sequence)
         self._queues.move(sequence, Phase.FINISHED)
         self.offload.drop(sequence)
         self._release(sequence)
@@ -282,10 +291,12 @@ class Scheduler:
         room -= self.admission.newcomer_tokens(
             short_tokens(room)
         )  # a short newcomer does not wait for all of a long one
+        prompts = self._turns.sorted(prompts)
         demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
+                self._turns.charge(sequence, num_tokens)
                 step.add(sequence, num_tokens)
 
     def _reserve_blocks(self) -> None:

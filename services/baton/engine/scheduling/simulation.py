@@ -34,6 +34,10 @@ class SimulatedRequest:
     """The answer, 1 token or more."""
     priority: int = 0
     """Whose turn it is where requests wait: lower comes earlier."""
+    tenant: str = ""
+    """Whose it is."""
+    tenant_weight: int = 1
+    """Of the tenant's share beside others."""
 
 
 @dataclass(slots=True)
@@ -111,6 +115,8 @@ class Simulation:
                 SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=max_tokens),
                 priority=request.priority,
                 is_cache_bypassed=not self._has_prefix_cache,
+                tenant=request.tenant,
+                tenant_weight=request.tenant_weight,
             ),
             max_context_tokens=len(request.prompt_token_ids) + max_tokens,
             max_pool_tokens=pool.num_blocks * pool.block_tokens,

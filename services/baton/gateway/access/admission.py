@@ -13,7 +13,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, 
 from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError, UnavailableError
 from baton.gateway.access.api_keys import ApiKey, ApiKeys
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
+from baton.gateway.access.tenants import Places
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
@@ -93,6 +94,9 @@ class RequestContext:
     """When the first token came, by the event loop's clock."""
     ignored: list[str] = field(default_factory=list)
     """Fields of the request that are left out, without indices."""
+    begin: Callable[[int, int], None] = lambda _num_generations, _num_prompt_tokens: None
+    """Takes the places and tokens of its generations, once they are known; raises what `Admission.slot` does, and
+    InvalidFieldError where there are not so many places."""
 
     @property
     def key_name(self) -> str:
@@ -194,29 +198,39 @@ def _line(context: RequestContext, seconds: float) -> str:
 
 
 class Admission:
-    """Counts requests of both APIs. Used on the event loop only."""
+    """Bounds what is asked for through both APIs. Used on the event loop only."""
 
-    def __init__(self, max_concurrent_requests: int, key_limits: KeyLimits | None) -> None:
-        self._max_requests = max_concurrent_requests
-        self._key_limits = key_limits
-        self.num_requests = 0
-        """Requests in work."""
+    def __init__(self, places: Places, limits: KeyLimits | None) -> None:
+        self._places = places
+        self._limits = limits
 
     @contextmanager
-    def slot(self, key_name: str) -> Iterator[None]:
-        """Hold a place for one request of an API key.
+    def slot(self, context: RequestContext) -> Iterator[None]:
+        """Hold a place for one request, and charge its key with what it comes to.
 
         Raises:
-            OverloadedError: If all are taken, or the key has used up its own.
+            OverloadedError: If all are taken, or the key has used up its own; the metadata say until when.
         """
-        if self.num_requests >= self._max_requests:
-            raise OverloadedError(f"{self._max_requests} requests are in work already; try again soon")
-        with self._key_limits.slot(key_name) if self._key_limits is not None else nullcontext():
-            self.num_requests += 1
+        name, limits = context.key_name, self._limits
+        with self._places.hold(context.key) as add_places:
+            if limits is not None:
+                limits.check(name)
+                limits.spend(name, num_requests=1)
+
+            def begin(num_generations: int, num_prompt_tokens: int) -> None:
+                if limits is not None:
+                    limits.check(name, num_requests=0)
+                if num_generations > 1:
+                    add_places(num_generations - 1)
+                if limits is not None:
+                    limits.spend(name, num_requests=num_generations - 1, num_tokens=num_prompt_tokens)
+
+            context.begin = begin
             try:
                 yield
             finally:
-                self.num_requests -= 1
+                if limits is not None:
+                    limits.spend(name, num_tokens=context.num_completion_tokens)
 
 
 class Deadlines:

@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 RELOAD_SECONDS = 1.0
 """Pause between looks at the file."""
 
-_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})(?P<admin>\s+admin)?")
+_LINE = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})(?P<admin>\s+admin)?(\s+weight=(?P<weight>\d{1,4}))?"
+)
+_MAX_WEIGHT = 1000
 
 EARLIEST_PRIORITY = -100
 """The first of all turns; administrators may have it."""
@@ -36,6 +39,8 @@ class ApiKey(NamedTuple):
     """By which it is known again; empty where there are no keys."""
     earliest_priority: int = EARLIEST_PRIORITY
     """Of its requests: an earlier one is taken for this."""
+    weight: int = 1
+    """Of its owner's share beside others, 1 to 1000."""
 
 
 class _Stamp(NamedTuple):
@@ -49,8 +54,9 @@ class _Stamp(NamedTuple):
 class ApiKeys:
     """The keys of one file.
 
-    The file has one `name:key` per line, with ` admin` behind it for an administrator's; `#` begins a comment line. A
-    name may have several keys, for the time in which one replaces another. Invariant: there is always the last good
+    The file has one `name:key` per line, with ` admin` behind it for an administrator's, then ` weight=N` where the
+    name's share beside others is not 1; `#` begins a comment line. A name may have several keys, for the time in which
+    one replaces another; they have one weight. Invariant: there is always the last good
     state of the file; a bad one changes nothing.
 
     Args:
@@ -130,18 +136,23 @@ class ApiKeys:
 
     def _parse(self, text: str) -> dict[bytes, ApiKey]:
         keys: dict[bytes, ApiKey] = {}
+        weights: dict[str, int] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             match = _LINE.fullmatch(line.strip())
             if match is None:
                 raise ConfigurationError(f"api_keys_file: line {number} of {self._path} is not `name:key`")
+            weight = int(match["weight"] or 1)
+            if not 1 <= weight <= _MAX_WEIGHT or weights.setdefault(match["name"], weight) != weight:
+                expected = f"a weight of 1 to {_MAX_WEIGHT}, the same for all keys of a name"
+                raise ConfigurationError(f"api_keys_file: line {number} of {self._path}: expected {expected}")
             digest = self._digest(match["key"])
             if digest in keys:
                 raise ConfigurationError(f"api_keys_file: line {number} of {self._path} repeats a key")
             is_admin = match["admin"] is not None
             priority = EARLIEST_PRIORITY if is_admin else self._earliest_priority
-            keys[digest] = ApiKey(match["name"], is_admin, digest, priority)
+            keys[digest] = ApiKey(match["name"], is_admin, digest, priority, weight)
         if not keys:
             raise ConfigurationError(f"api_keys_file: {self._path} has no keys")
         return keys

@@ -1,10 +1,9 @@
-"""How much one API key may ask: requests per minute, and requests at once."""
+"""How much one API key may ask in a minute: generations, and tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from baton.errors import OverloadedError
@@ -14,67 +13,65 @@ RETRY_AFTER_SECONDS = "retry_after_seconds"
 
 
 @dataclass(slots=True)
-class _Account:
-    """What a key has used."""
+class _Bucket:
+    """Holds a minute's worth, and fills with time. One request may overdraw it: then nothing is given until it is paid.
 
-    allowance_requests: float
-    """Requests that it may make at once; grows with time up to the requests of a minute."""
+    Without a limit, `per_minute` 0, it is never empty.
+    """
+
+    per_minute: int
+    left: float
     updated_seconds: float
-    """When the allowance was computed."""
-    num_requests: int = 0
-    """Requests in work."""
+
+    def wait_seconds(self, now_seconds: float) -> float:
+        """Return the time until something is left; 0: there is."""
+        if not self.per_minute:
+            return 0.0
+        per_second = self.per_minute / 60
+        self.left = min(self.left + (now_seconds - self.updated_seconds) * per_second, self.per_minute)
+        self.updated_seconds = now_seconds
+        return max(0.0, (1 - self.left) / per_second)
 
 
 class KeyLimits:
-    """Keeps an account per key name: a token bucket that holds a minute's requests, and a count of those in work.
+    """Keeps two token buckets per key name.
 
     Used on the event loop only. The names come from the file of keys, which bounds their number; without keys all
-    clients share the account of the empty name.
+    clients share those of the empty name.
     """
 
-    def __init__(self, *, requests_per_minute: int, max_concurrent_requests: int, clock: Callable[[], float]) -> None:
-        """Make limits without accounts.
+    def __init__(self, *, requests_per_minute: int, tokens_per_minute: int, clock: Callable[[], float]) -> None:
+        """Make full ones.
 
         Args:
-            requests_per_minute: 0: no limit.
-            max_concurrent_requests: 0: no limit.
+            requests_per_minute: Generations; 0: no limit.
+            tokens_per_minute: Of prompts and outputs; 0: no limit.
             clock: Returns seconds, never falling.
         """
-        self._requests_per_minute = requests_per_minute
-        self._max_requests = max_concurrent_requests
+        self._per_minute = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._clock = clock
-        self._accounts: dict[str, _Account] = {}
+        self._buckets: dict[tuple[str, str], _Bucket] = {}
 
-    @contextmanager
-    def slot(self, key_name: str) -> Iterator[None]:
-        """Hold a place for one request of a key.
+    def check(self, key_name: str, num_requests: int = 1) -> None:
+        """Check that a key has something left; of requests only if there are any to come.
 
         Raises:
-            OverloadedError: If it has too many in work, or has made too many; its metadata say when to come back.
+            OverloadedError: If it has asked for too much; its metadata say when to come back.
         """
-        account = self._accounts.setdefault(key_name, _Account(self._requests_per_minute, self._clock()))
-        self._check_concurrency(account)
-        self._take(account)
-        account.num_requests += 1
-        try:
-            yield
-        finally:
-            account.num_requests -= 1
+        for kind, per_minute in self._per_minute.items():
+            if kind == "requests" and not num_requests:
+                continue
+            wait_seconds = math.ceil(self._bucket(key_name, kind).wait_seconds(self._clock()))
+            if wait_seconds:
+                text = f"this API key may use {per_minute} {kind} per minute; wait {wait_seconds} s"
+                metadata = {RETRY_AFTER_SECONDS: str(wait_seconds)}
+                raise OverloadedError(text, reason="KEY_RATE", metadata=metadata)
 
-    def _check_concurrency(self, account: _Account) -> None:
-        if 0 < self._max_requests <= account.num_requests:
-            text = f"{self._max_requests} requests of this API key are in work already; try again soon"
-            raise OverloadedError(text, reason="KEY_CONCURRENCY", metadata={RETRY_AFTER_SECONDS: "1"})
+    def spend(self, key_name: str, *, num_requests: int = 0, num_tokens: int = 0) -> None:
+        """Take what a request uses, also where so much is not left."""
+        self._bucket(key_name, "requests").left -= num_requests
+        self._bucket(key_name, "tokens").left -= num_tokens
 
-    def _take(self, account: _Account) -> None:
-        if self._requests_per_minute == 0:
-            return
-        per_second, now_seconds = self._requests_per_minute / 60, self._clock()
-        grown = account.allowance_requests + (now_seconds - account.updated_seconds) * per_second
-        account.allowance_requests = min(grown, self._requests_per_minute)
-        account.updated_seconds = now_seconds
-        if account.allowance_requests < 1:
-            wait_seconds = math.ceil((1 - account.allowance_requests) / per_second)
-            text = f"this API key may make {self._requests_per_minute} requests per minute; wait {wait_seconds} s"
-            raise OverloadedError(text, reason="KEY_RATE", metadata={RETRY_AFTER_SECONDS: str(wait_seconds)})
-        account.allowance_requests -= 1
+    def _bucket(self, key_name: str, kind: str) -> _Bucket:
+        full = _Bucket(self._per_minute[kind], self._per_minute[kind], self._clock())
+        return self._buckets.setdefault((key_name, kind), full)

@@ -1,11 +1,20 @@
-"""Tenants: the owners of API keys, whose prefix caches are apart, so that neither hits nor times tell of each other."""
+"""Tenants: the owners of API keys. Their prefix caches are apart, so that neither hits nor times tell of each other.
+
+What can be in work at once they share by weight.
+"""
 
 from __future__ import annotations
 
 import hmac
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from baton.errors import ConfigurationError
+from baton.errors import ConfigurationError, InvalidFieldError, OverloadedError
+from baton.gateway.access.api_keys import ApiKey
+from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
 
 _LEAST_CHARACTERS = 32
 _PUBLIC_SECRET = "baton tenants"  # noqa: S105 - none: where there is no file, owners are told apart by their names alone
@@ -35,6 +44,84 @@ class TenantSalts:
         if not tenant:
             return cache_salt
         return hmac.digest(self._secret, f"{tenant}\0{cache_salt}".encode(), "sha256").hex()
+
+    def id_of(self, tenant: str) -> str:
+        """Return by what nodes tell a tenant from others, 16 characters that name nobody; empty without keys."""
+        return hmac.digest(self._secret, f"id\0\0{tenant}".encode(), "sha256").hex()[:16] if tenant else ""
+
+
+class Places:
+    """Counts what is in work by tenant. Used on the event loop only.
+
+    One tenant alone may take all places. Who has less than its share by weight, among those that have any, finds one
+    also where all are taken, as long as fewer than twice as many are: whoever is above its share gets none until enough
+    of its own has ended.
+
+    Args:
+        num_places: How many there are.
+        max_of_key: Of one tenant at most; 0: any.
+        clock: Returns seconds, never falling.
+    """
+
+    def __init__(self, num_places: int, max_of_key: int, clock: Callable[[], float]) -> None:
+        self._num_places = num_places
+        self._max_of_key = max_of_key
+        self._clock = clock
+        self._taken = Counter[str]()
+        self._weights: dict[str, int] = {}
+        self._mean_seconds = 1.0  # for which a place is held
+
+    @property
+    def num_taken(self) -> int:
+        """Return the places that are taken."""
+        return self._taken.total()
+
+    @contextmanager
+    def hold(self, key: ApiKey) -> Iterator[Callable[[int], None]]:
+        """Hold a place; what is returned adds others to it.
+
+        Raises:
+            InvalidFieldError: If there are not so many places.
+            OverloadedError: If they are taken; its metadata say when they are to be expected.
+        """
+        begun_seconds, num_held = self._clock(), 0
+
+        def add(count: int) -> None:
+            nonlocal num_held
+            self._check(key, count)
+            self._taken[key.name] += count
+            self._weights[key.name] = key.weight
+            num_held += count
+
+        add(1)
+        try:
+            yield add
+        finally:
+            self._mean_seconds += (self._clock() - begun_seconds - self._mean_seconds) / 16
+            self._taken[key.name] -= num_held
+            if not self._taken[key.name]:
+                del self._taken[key.name], self._weights[key.name]
+
+    def _check(self, key: ApiKey, count: int) -> None:
+        most, num_own, num_taken = self._max_of_key or self._num_places, self._taken[key.name], self.num_taken
+        if count > min(most, self._num_places):
+            raise InvalidFieldError("n", f"{count} generations at once: expected at most {most}")
+        if self._max_of_key and num_own + count > most:
+            text = f"{most} requests of this API key are in work already"
+            raise self._refusal(text, "KEY_CONCURRENCY", num_own + count - most, num_own)
+        if num_taken + count <= self._num_places:
+            return
+        total_weight = sum((self._weights | {key.name: key.weight}).values())
+        share = math.ceil(self._num_places * key.weight / total_weight)
+        if num_own + count > share or num_taken + count > 2 * self._num_places:
+            text = f"{self._num_places} requests are in work already"
+            raise self._refusal(text, "QUEUE_FULL", num_own + count - share, num_own or num_taken)
+
+    def _refusal(self, text: str, reason: str, num_missing: int, num_running: int) -> OverloadedError:
+        """Return a refusal until so many of those that run have ended, which end evenly."""
+        seconds = math.ceil(self._mean_seconds * min(1.0, max(1, num_missing) / num_running))
+        metadata = {RETRY_AFTER_SECONDS: str(max(1, seconds))}
+        return OverloadedError(f"{text}; try again in {max(1, seconds)} s", reason=reason, metadata=metadata)
 
 
 def _read(path: Path) -> bytes:

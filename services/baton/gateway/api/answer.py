@@ -35,6 +35,10 @@ class AnswerJob(NamedTuple):
         """Return the number of choices of all prompts."""
         return len(self.prompts) * self.num_choices
 
+    def begin(self) -> None:
+        """Take the places and tokens that the generations need; see `RequestContext.begin` for the errors."""
+        self.context.begin(self.num_generations, sum(len(prompt.token_ids) for prompt in self.prompts))
+
 
 class FinishedChoice(NamedTuple):
     """A finished choice of an answer that is not streamed."""
@@ -78,6 +82,7 @@ async def send_answer(
     Raises:
         BatonError: If one of them cannot be finished.
     """
+    job.begin()
     describe_answer(job, is_stream=is_stream)
     if is_stream:
         await _stream(response, generator, job, form)

@@ -173,7 +173,7 @@ class RestApi:
         context, num_bytes = exchange.context, len(exchange.request.body)
         context.objectives = _objectives(exchange.request)
         with (
-            self._access.admission.slot(context.key_name),
+            self._access.admission.slot(context),
             self._access.refusals.watch(context.key_name, num_bytes, has_objectives=any(context.objectives)),
         ):
             async with self._access.limit(context.key):

@@ -53,7 +53,7 @@ class TextGenerator:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
         describe_request(request)
         try:
-            return await self.preparation.prepare(request, context.key_name)
+            return await self.preparation.prepare(request, context.key)
         except InvalidFieldError as error:
             raise request.in_words_of_client(error) from error
 
@@ -82,6 +82,8 @@ class TextGenerator:
             _choice_sampling(prompt.sampling, choice),
             begun_seconds=asyncio.get_running_loop().time(),
             tenant=context.key_name,
+            tenant_id=self.preparation.tenants.id_of(context.key_name),
+            tenant_weight=context.key.weight,
             objectives=context.objectives,
             priority=max(prompt.request.priority, context.key.earliest_priority),
         )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from baton.errors import InvalidFieldError
+from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.cluster.router_client import ModelCatalog, ServedModel
 from baton.gateway.generation.prompt_threads import PromptThreads, num_characters
@@ -108,19 +109,20 @@ class Preparation:
         *,
         num_threads: int,
     ) -> None:
-        self._tenants = tenants
+        self.tenants = tenants
+        """Tells owners of API keys apart."""
         self.model_format = model_format
         """How the model writes calls and reasoning."""
         self._tokenizer = tokenizer
         self._catalog = catalog
         self._threads = PromptThreads(num_threads)
 
-    async def prepare(self, request: GenerationRequest, tenant: str) -> PreparedPrompt:
+    async def prepare(self, request: GenerationRequest, key: ApiKey) -> PreparedPrompt:
         """Return the request with everything that placing needs.
 
         Args:
             request: As its client asks.
-            tenant: Owner of the client's API key; empty without keys.
+            key: The client's API key, whose owner is the tenant.
 
         Raises:
             InvalidFieldError: Naming the field that cannot be served.
@@ -133,10 +135,10 @@ class Preparation:
         _check_stop(request.stop)
         _check_cache_salt(request.cache_salt)
         _check_priority(request.priority)
-        request = replace(request, cache_salt=self._tenants.salt_of(tenant, request.cache_salt))
+        request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         model = await self._catalog.model(request.model)
         _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        return await self._threads.run(request.prompt, partial(self._prepare, request, model, arrival_seconds))
+        return await self._threads.run(request.prompt, partial(self._prepare, request, model, arrival_seconds), key)
 
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.

@@ -1,4 +1,8 @@
-"""Threads that work on prompts: short ones never wait for long ones, which have threads of their own."""
+"""Threads that work on prompts: short ones never wait for long ones, which have threads of their own.
+
+A tenant has as many prompts in the threads' queues at once as they and its weight are: its others wait for these. So
+where several tenants wait, each gets its share, and one alone keeps all threads busy.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt
 from baton.gateway.memory import LONG_CHARACTERS
 
@@ -23,12 +28,18 @@ class PromptThreads:
     def __init__(self, num_threads: int) -> None:
         self._short = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
         self._long = ThreadPoolExecutor(max(1, num_threads // 2), thread_name_prefix="long-tokenizer")
+        self._num_threads = num_threads
+        self._turns: dict[tuple[str, int, ThreadPoolExecutor], asyncio.Semaphore] = {}
 
-    async def run(self, prompt: Prompt, work: Callable[[], ResultT]) -> ResultT:
-        """Return what work on a prompt gives; never None."""
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._short, lambda: None if _is_long(prompt) else work())
-        return await loop.run_in_executor(self._long, work) if result is None else result
+    async def run(self, prompt: Prompt, work: Callable[[], ResultT], key: ApiKey | None = None) -> ResultT:
+        """Return what work on a prompt gives, for the owner of a key; never None."""
+        result = await self._run_in(self._short, lambda: None if _is_long(prompt) else work(), key)
+        return await self._run_in(self._long, work, key) if result is None else result
+
+    async def _run_in(self, threads: ThreadPoolExecutor, work: Callable[[], ResultT], key: ApiKey | None) -> ResultT:
+        name, weight = (key.name, key.weight) if key else ("", 1)
+        async with self._turns.setdefault((name, weight, threads), asyncio.Semaphore(weight * self._num_threads)):
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""

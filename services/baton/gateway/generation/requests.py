@@ -163,6 +163,10 @@ class GenerationState:
     """Event loop's time at which the generation began."""
     tenant: str = ""
     """Name of the API key that it is for; empty without keys."""
+    tenant_id: str = ""
+    """By what nodes tell it from others."""
+    tenant_weight: int = 1
+    """Of its share beside others."""
     objectives: Objectives = Objectives()
     """What the client wants of its latency."""
     priority: int = 0

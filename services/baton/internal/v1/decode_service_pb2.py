@@ -17,7 +17,7 @@ from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&baton/internal/v1/decode_service.proto\x12\x11\x62\x61ton.internal.v1\x1a&baton/internal/v1/router_service.proto\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb8\x03\n\x1c\x44\x65\x63odeServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x06 \x03(\x05\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12/\n\tplacement\x18\x08 \x01(\x0b\x32\x1c.baton.internal.v1.Placement\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61\x64\x61pter\x18\r \x01(\t\x12\x12\n\nis_suspect\x18\x0e \x01(\x08\x12\x19\n\x11wants_kv_timeline\x18\x14 \x01(\x08\"\xef\x01\n\x1d\x44\x65\x63odeServiceGenerateResponse\x12/\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.AcceptedH\x00\x12/\n\x06tokens\x18\x02 \x01(\x0b\x32\x1d.baton.internal.v1.TokenChunkH\x00\x12\x30\n\x06prompt\x18\x04 \x01(\x0b\x32\x1e.baton.internal.v1.PromptChunkH\x00\x12/\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1b.baton.internal.v1.FinishedH\x00\x42\t\n\x07\x65lement\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"_\n\nTokenChunk\x12\x14\n\x0coutput_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"I\n\x0bPromptChunk\x12\x10\n\x08position\x18\x01 \x01(\x05\x12(\n\x08logprobs\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xad\x01\n\x08\x46inished\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1e\n\x05usage\x18\x03 \x01(\x0b\x32\x0f.baton.v1.Usage\x12+\n\x07summary\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryB\x10\n\x0e_stop_token_id\"\x8e\x01\n\x0cServeRequest\x12.\n\x06starts\x18\x01 \x03(\x0b\x32\x1e.baton.internal.v1.StreamStart\x12\x1c\n\x14\x63\x61ncelled_stream_ids\x18\x02 \x03(\x03\x12\x30\n\rbeat_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe0\x01\n\x0bStreamStart\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12@\n\x07request\x18\x02 \x01(\x0b\x32/.baton.internal.v1.DecodeServiceGenerateRequest\x12G\n\rtrace_context\x18\x03 \x03(\x0b\x32\x30.baton.internal.v1.StreamStart.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9f\x03\n\rServeResponse\x12\x1b\n\x13\x61\x63\x63\x65pted_stream_ids\x18\x01 \x03(\x03\x12\x30\n\x07prompts\x18\t \x03(\x0b\x32\x1f.baton.internal.v1.StreamPrompt\x12\x18\n\x10token_stream_ids\x18\x02 \x03(\x03\x12\x1c\n\x14token_output_indexes\x18\x03 \x03(\x05\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\x06tokens\x18\x05 \x03(\x0b\x32\x1f.baton.internal.v1.StreamTokens\x12\x33\n\x08\x66inished\x18\x06 \x03(\x0b\x32!.baton.internal.v1.StreamFinished\x12/\n\x06\x66\x61iled\x18\x07 \x03(\x0b\x32\x1f.baton.internal.v1.StreamFailed\x12\x17\n\x0fis_engine_alive\x18\x08 \x01(\x08\x12\x1c\n\x0f\x61lone_stream_id\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nis_leaving\x18\x0b \x01(\x08\x42\x12\n\x10_alone_stream_id\"P\n\x0cStreamPrompt\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12-\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1e.baton.internal.v1.PromptChunk\"O\n\x0cStreamTokens\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12,\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1d.baton.internal.v1.TokenChunk\"R\n\x0eStreamFinished\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12-\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.baton.internal.v1.Finished\"\xc2\x01\n\x0cStreamFailed\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12?\n\x08metadata\x18\x05 \x03(\x0b\x32-.baton.internal.v1.StreamFailed.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd0\x01\n\rDecodeService\x12o\n\x08Generate\x12/.baton.internal.v1.DecodeServiceGenerateRequest\x1a\x30.baton.internal.v1.DecodeServiceGenerateResponse0\x01\x12N\n\x05Serve\x12\x1f.baton.internal.v1.ServeRequest\x1a .baton.internal.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&baton/internal/v1/decode_service.proto\x12\x11\x62\x61ton.internal.v1\x1a&baton/internal/v1/router_service.proto\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xdf\x03\n\x1c\x44\x65\x63odeServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x06 \x03(\x05\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12/\n\tplacement\x18\x08 \x01(\x0b\x32\x1c.baton.internal.v1.Placement\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61\x64\x61pter\x18\r \x01(\t\x12\x12\n\nis_suspect\x18\x0e \x01(\x08\x12\x0e\n\x06tenant\x18\x10 \x01(\t\x12\x15\n\rtenant_weight\x18\x11 \x01(\x05\x12\x19\n\x11wants_kv_timeline\x18\x14 \x01(\x08\"\xef\x01\n\x1d\x44\x65\x63odeServiceGenerateResponse\x12/\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.AcceptedH\x00\x12/\n\x06tokens\x18\x02 \x01(\x0b\x32\x1d.baton.internal.v1.TokenChunkH\x00\x12\x30\n\x06prompt\x18\x04 \x01(\x0b\x32\x1e.baton.internal.v1.PromptChunkH\x00\x12/\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1b.baton.internal.v1.FinishedH\x00\x42\t\n\x07\x65lement\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"_\n\nTokenChunk\x12\x14\n\x0coutput_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"I\n\x0bPromptChunk\x12\x10\n\x08position\x18\x01 \x01(\x05\x12(\n\x08logprobs\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xad\x01\n\x08\x46inished\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1e\n\x05usage\x18\x03 \x01(\x0b\x32\x0f.baton.v1.Usage\x12+\n\x07summary\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryB\x10\n\x0e_stop_token_id\"\x8e\x01\n\x0cServeRequest\x12.\n\x06starts\x18\x01 \x03(\x0b\x32\x1e.baton.internal.v1.StreamStart\x12\x1c\n\x14\x63\x61ncelled_stream_ids\x18\x02 \x03(\x03\x12\x30\n\rbeat_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe0\x01\n\x0bStreamStart\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12@\n\x07request\x18\x02 \x01(\x0b\x32/.baton.internal.v1.DecodeServiceGenerateRequest\x12G\n\rtrace_context\x18\x03 \x03(\x0b\x32\x30.baton.internal.v1.StreamStart.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9f\x03\n\rServeResponse\x12\x1b\n\x13\x61\x63\x63\x65pted_stream_ids\x18\x01 \x03(\x03\x12\x30\n\x07prompts\x18\t \x03(\x0b\x32\x1f.baton.internal.v1.StreamPrompt\x12\x18\n\x10token_stream_ids\x18\x02 \x03(\x03\x12\x1c\n\x14token_output_indexes\x18\x03 \x03(\x05\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\x06tokens\x18\x05 \x03(\x0b\x32\x1f.baton.internal.v1.StreamTokens\x12\x33\n\x08\x66inished\x18\x06 \x03(\x0b\x32!.baton.internal.v1.StreamFinished\x12/\n\x06\x66\x61iled\x18\x07 \x03(\x0b\x32\x1f.baton.internal.v1.StreamFailed\x12\x17\n\x0fis_engine_alive\x18\x08 \x01(\x08\x12\x1c\n\x0f\x61lone_stream_id\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nis_leaving\x18\x0b \x01(\x08\x42\x12\n\x10_alone_stream_id\"P\n\x0cStreamPrompt\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12-\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1e.baton.internal.v1.PromptChunk\"O\n\x0cStreamTokens\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12,\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1d.baton.internal.v1.TokenChunk\"R\n\x0eStreamFinished\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12-\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.baton.internal.v1.Finished\"\xc2\x01\n\x0cStreamFailed\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12?\n\x08metadata\x18\x05 \x03(\x0b\x32-.baton.internal.v1.StreamFailed.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd0\x01\n\rDecodeService\x12o\n\x08Generate\x12/.baton.internal.v1.DecodeServiceGenerateRequest\x1a\x30.baton.internal.v1.DecodeServiceGenerateResponse0\x01\x12N\n\x05Serve\x12\x1f.baton.internal.v1.ServeRequest\x1a .baton.internal.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,35 +29,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMFAILED_METADATAENTRY']._loaded_options = None
   _globals['_STREAMFAILED_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_DECODESERVICEGENERATEREQUEST']._serialized_start=161
-  _globals['_DECODESERVICEGENERATEREQUEST']._serialized_end=601
-  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_start=604
-  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_end=843
-  _globals['_ACCEPTED']._serialized_start=845
-  _globals['_ACCEPTED']._serialized_end=872
-  _globals['_TOKENCHUNK']._serialized_start=874
-  _globals['_TOKENCHUNK']._serialized_end=969
-  _globals['_PROMPTCHUNK']._serialized_start=971
-  _globals['_PROMPTCHUNK']._serialized_end=1044
-  _globals['_FINISHED']._serialized_start=1047
-  _globals['_FINISHED']._serialized_end=1220
-  _globals['_SERVEREQUEST']._serialized_start=1223
-  _globals['_SERVEREQUEST']._serialized_end=1365
-  _globals['_STREAMSTART']._serialized_start=1368
-  _globals['_STREAMSTART']._serialized_end=1592
-  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_start=1541
-  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_end=1592
-  _globals['_SERVERESPONSE']._serialized_start=1595
-  _globals['_SERVERESPONSE']._serialized_end=2010
-  _globals['_STREAMPROMPT']._serialized_start=2012
-  _globals['_STREAMPROMPT']._serialized_end=2092
-  _globals['_STREAMTOKENS']._serialized_start=2094
-  _globals['_STREAMTOKENS']._serialized_end=2173
-  _globals['_STREAMFINISHED']._serialized_start=2175
-  _globals['_STREAMFINISHED']._serialized_end=2257
-  _globals['_STREAMFAILED']._serialized_start=2260
-  _globals['_STREAMFAILED']._serialized_end=2454
-  _globals['_STREAMFAILED_METADATAENTRY']._serialized_start=2407
-  _globals['_STREAMFAILED_METADATAENTRY']._serialized_end=2454
-  _globals['_DECODESERVICE']._serialized_start=2457
-  _globals['_DECODESERVICE']._serialized_end=2665
+  _globals['_DECODESERVICEGENERATEREQUEST']._serialized_end=640
+  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_start=643
+  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_end=882
+  _globals['_ACCEPTED']._serialized_start=884
+  _globals['_ACCEPTED']._serialized_end=911
+  _globals['_TOKENCHUNK']._serialized_start=913
+  _globals['_TOKENCHUNK']._serialized_end=1008
+  _globals['_PROMPTCHUNK']._serialized_start=1010
+  _globals['_PROMPTCHUNK']._serialized_end=1083
+  _globals['_FINISHED']._serialized_start=1086
+  _globals['_FINISHED']._serialized_end=1259
+  _globals['_SERVEREQUEST']._serialized_start=1262
+  _globals['_SERVEREQUEST']._serialized_end=1404
+  _globals['_STREAMSTART']._serialized_start=1407
+  _globals['_STREAMSTART']._serialized_end=1631
+  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_start=1580
+  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_end=1631
+  _globals['_SERVERESPONSE']._serialized_start=1634
+  _globals['_SERVERESPONSE']._serialized_end=2049
+  _globals['_STREAMPROMPT']._serialized_start=2051
+  _globals['_STREAMPROMPT']._serialized_end=2131
+  _globals['_STREAMTOKENS']._serialized_start=2133
+  _globals['_STREAMTOKENS']._serialized_end=2212
+  _globals['_STREAMFINISHED']._serialized_start=2214
+  _globals['_STREAMFINISHED']._serialized_end=2296
+  _globals['_STREAMFAILED']._serialized_start=2299
+  _globals['_STREAMFAILED']._serialized_end=2493
+  _globals['_STREAMFAILED_METADATAENTRY']._serialized_start=2446
+  _globals['_STREAMFAILED_METADATAENTRY']._serialized_end=2493
+  _globals['_DECODESERVICE']._serialized_start=2496
+  _globals['_DECODESERVICE']._serialized_end=2704
 # @@protoc_insertion_point(module_scope)

@@ -65,7 +65,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session", "salt_digest")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session", "salt_digest", "tenant_weight")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class PlaceRequest(_message.Message):
     IS_ADMITTED_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SALT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -102,7 +103,8 @@ class PlaceRequest(_message.Message):
     is_admitted: bool
     session: bytes
     salt_digest: bytes
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ..., salt_digest: _Optional[bytes] = ...) -> None: ...
+    tenant_weight: int
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ..., salt_digest: _Optional[bytes] = ..., tenant_weight: _Optional[int] = ...) -> None: ...
 
 class AssumedPrefix(_message.Message):
     __slots__ = ("node_id", "token_count")

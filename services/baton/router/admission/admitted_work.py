@@ -47,6 +47,17 @@ class Prediction(NamedTuple):
         return Prediction(ttft_seconds, estimate.step_seconds + waited / num_gaps)
 
 
+class Asker(NamedTuple):
+    """On whose behalf a request is, and what it wants."""
+
+    tenant: str = ""
+    """Name of the API key; empty without keys."""
+    objectives: Objectives = Objectives()
+    """Its own; where they are not set, the router's count."""
+    weight: int = 1
+    """Of the tenant's share beside others, 1 or more."""
+
+
 @dataclass(slots=True)
 class InFlight:
     """A placement whose outcome is not known."""
@@ -67,6 +78,10 @@ class InFlight:
     first_token_at_seconds: float
     """As predicted."""
     forgotten_at_seconds: float
+    asker: Asker
+    """On whose behalf it is."""
+    prompt_seconds: float
+    """Part of its work for its prompt."""
     stalled_seconds: float = 0.0
     """Time for which prompts that were placed later stop it."""
     is_late: bool = False
@@ -94,6 +109,7 @@ class AdmittedWork:
         self._clock = clock
         self._in_flight: OrderedDict[str, InFlight] = OrderedDict()
         self._on_decoder: dict[str, dict[str, InFlight]] = {}
+        self._on_computing: dict[str, dict[str, InFlight]] = {}
         self._learnt: OrderedDict[str, _Learnt] = OrderedDict()
 
     def on(self, decode_node_id: str) -> Collection[InFlight]:
@@ -103,6 +119,20 @@ class AdmittedWork:
     def seconds_on(self, decode_node_id: str) -> float:
         """Return the work in flight on a decode node."""
         return sum(each.work_seconds for each in self.on(decode_node_id))
+
+    def turn_seconds(self, node_id: str, asker: Asker, prompt_seconds: float, queue_seconds: float) -> float:
+        """Return how long a prompt waits on the node that computes it, where tenants take turns by their weights.
+
+        What its tenant has there comes first; of the rest of the queue, as much as the others' weights allow meanwhile.
+        """
+        now, own_seconds, weights = self._clock(), 0.0, dict[str, int]()
+        for each in self._on_computing.get(node_id, {}).values():
+            if each.asker.tenant != asker.tenant:
+                weights[each.asker.tenant] = each.asker.weight
+            elif each.first_token_at_seconds > now:
+                own_seconds += min(each.prompt_seconds, each.first_token_at_seconds - now)
+        most_seconds = (own_seconds + prompt_seconds) * sum(weights.values()) / asker.weight
+        return min(queue_seconds, own_seconds + most_seconds)
 
     def look(self) -> None:
         """Notice what time has shown: placements that are late, and those of which nobody will hear again."""
@@ -117,13 +147,16 @@ class AdmittedWork:
                 entry.is_late = True  # its outcome would come too late to learn from
                 self._count(entry, is_kept=False)
 
-    def place(self, placement_id: str, choice: Candidate, objectives: Objectives, *, max_tokens: int) -> None:
+    def place(
+        self, placement_id: str, choice: Candidate, asker: Asker, objectives: Objectives, *, max_tokens: int
+    ) -> None:
         """Add a placement, until its outcome.
 
         Args:
             placement_id: Names it.
             choice: Where it runs; has an estimate.
-            objectives: Of the request.
+            asker: On whose behalf it is.
+            objectives: Of the request, those of the router where it has none.
             max_tokens: Output that it may have.
         """
         now, estimate = self._clock(), choice.estimate
@@ -144,9 +177,12 @@ class AdmittedWork:
             late_at_seconds=now + ttft_limit_seconds + longest_decode_seconds,
             first_token_at_seconds=now + estimate.time_to_first_token_seconds,
             forgotten_at_seconds=now + FORGET_SECONDS + FORGET_FACTOR * estimate.total_seconds,
+            asker=asker,
+            prompt_seconds=estimate.prefill_seconds,
         )
         self._in_flight[placement_id] = entry
-        self._on_decoder.setdefault(choice.decode_node_id, {})[placement_id] = entry
+        self._on_decoder.setdefault(entry.decode_node_id, {})[placement_id] = entry
+        self._on_computing.setdefault(entry.computing_node_id, {})[placement_id] = entry
         limit = self._learnt_of(choice.decode_node_id).limit
         limit.place(self.seconds_on(choice.decode_node_id), entry.work_seconds)
         if len(self._in_flight) > MAX_ENTRIES:
@@ -225,10 +261,11 @@ class AdmittedWork:
     def _drop(self, placement_id: str) -> InFlight | None:
         entry = self._in_flight.pop(placement_id, None)
         if entry is not None:
-            on_node = self._on_decoder[entry.decode_node_id]
-            del on_node[placement_id]
-            if not on_node:
-                del self._on_decoder[entry.decode_node_id]
+            indexes = (self._on_decoder, entry.decode_node_id), (self._on_computing, entry.computing_node_id)
+            for index, node_id in indexes:
+                del index[node_id][placement_id]
+                if not index[node_id]:
+                    del index[node_id]
         return entry
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
-from baton.router.admission.admitted_work import AdmittedWork, Prediction, computing_node_id, work_seconds
+from baton.router.admission.admitted_work import AdmittedWork, Asker, Prediction, computing_node_id, work_seconds
 from baton.router.admission.margin import relied_on
 from baton.router.admission.offered_work import OfferedWork
 from baton.router.admission.tenants import ABOVE_SHARE, BELOW_SHARE, TenantShares
@@ -35,15 +35,6 @@ stands idle, too little for others to notice."""
 OVER_SHARE_TPOT = 0.9
 """The share of the objective of time per output token, and of a node's limit, up to which a tenant above its share may
 fill a batch."""
-
-
-class Asker(NamedTuple):
-    """On whose behalf a request is, and what it wants."""
-
-    tenant: str = ""
-    """Name of the API key; empty without keys."""
-    objectives: Objectives = Objectives()
-    """Its own; where they are not set, the router's count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +95,16 @@ class AdmissionControl:
             asker: Who asks.
             is_degraded: Whether its output is cut already and its objectives are longer for it.
         """
-        feasible = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
+        found = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
+        share = self._tenants.share(asker.tenant)
+        feasible = found if share >= BELOW_SHARE else [self._in_turn(candidate, asker) for candidate in found]
         if not any(self._work.on(each.decode_node_id) for each in feasible):
             return AdmittedRequest(decision)  # whoever stands idle is not overloaded, whatever the margins say
         objectives = _reachable(self._objectives(asker, is_degraded=is_degraded), feasible)
-        share = self._tenants.share(asker.tenant)
         waits = [self._wait(candidate, objectives, share) for candidate in feasible]
         first = next((index for index, wait in enumerate(waits) if wait.seconds <= 0), None)
         if first is not None:
-            others = [candidate for candidate in decision.candidates if candidate is not feasible[first]]
+            others = [candidate for candidate in decision.candidates if candidate is not found[first]]
             return AdmittedRequest(replace(decision, candidates=(feasible[first], *others)))
         shortest = min(range(len(waits)), key=lambda index: waits[index].seconds)
         estimate = feasible[shortest].estimate
@@ -123,7 +115,7 @@ class AdmissionControl:
     def ask(self, asker: Asker) -> None:
         """Note that somebody asks, before it is judged."""
         self._work.look()
-        self._tenants.ask(asker.tenant)
+        self._tenants.ask(asker.tenant, asker.weight)
 
     def refuse(self, refused: RefusedRequest, asker: Asker) -> None:
         """Note a refusal."""
@@ -146,11 +138,26 @@ class AdmissionControl:
             self._tenants.admit(asker.tenant, work_seconds(choice))
             self._offered.add(choice.estimate.prefill_seconds, is_admitted=True)
             objectives = self._objectives(asker, is_degraded=is_degraded)
-            self._work.place(placement_id, choice, objectives, max_tokens=max_tokens)
+            self._work.place(placement_id, choice, asker, objectives, max_tokens=max_tokens)
 
     def settle(self, outcome: Outcome) -> Prediction | None:
         """Learn from the outcome of a placement; return the margins of its nodes, None where it teaches nothing."""
         return self._work.settle(outcome)
+
+    def _in_turn(self, candidate: Candidate, asker: Asker) -> Candidate:
+        """Return a candidate with the wait of a tenant that has had less than its share: nodes let it pass others."""
+        estimate = candidate.estimate
+        assert estimate is not None
+        prompt_seconds, queue_seconds = estimate.prefill_seconds, estimate.queue_seconds
+        turn_seconds = self._work.turn_seconds(computing_node_id(candidate), asker, prompt_seconds, queue_seconds)
+        less_seconds = queue_seconds - turn_seconds
+        shorter = replace(
+            estimate,
+            queue_seconds=turn_seconds,
+            time_to_first_token_seconds=estimate.time_to_first_token_seconds - less_seconds,
+            start_seconds=estimate.start_seconds - less_seconds,
+        )
+        return replace(candidate, estimate=shorter)
 
     def _objectives(self, asker: Asker, *, is_degraded: bool) -> Objectives:
         objectives = asker.objectives.over(self.limits.objectives)

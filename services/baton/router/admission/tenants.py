@@ -26,6 +26,7 @@ class _Account:
     refused_seconds: float
     asked_at_seconds: float
     updated_at_seconds: float
+    weight: int = 1
 
     def decay(self, now_seconds: float) -> None:
         factor = 0.5 ** (max(0.0, now_seconds - self.updated_at_seconds) / HALF_LIFE_SECONDS)
@@ -35,7 +36,7 @@ class _Account:
 
 
 class TenantShares:
-    """Decayed work by tenant; the active ones have equal shares of what is admitted.
+    """Decayed work by tenant; the active ones have shares by weight of what is admitted.
 
     Invariant, kept by `ask`: in the order in which tenants last asked, at most MAX_TENANTS. One that becomes active
     begins with a full share, so that nobody who was there pays for it.
@@ -48,14 +49,15 @@ class TenantShares:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def ask(self, tenant: str) -> None:
+    def ask(self, tenant: str, weight: int = 1) -> None:
         """Note that a tenant asks for work. O(tenants), as all that follows."""
         now = self._clock()
         for account in self._accounts.values():
             account.decay(now)
         account = self._accounts.pop(tenant, _Account(0.0, 0.0, now - ACTIVE_SECONDS, now))
+        account.weight = weight
         if now - account.asked_at_seconds >= ACTIVE_SECONDS:
-            account.admitted_seconds = self._mean_seconds()
+            account.admitted_seconds = weight * self._mean_seconds()
         account.asked_at_seconds = now
         self._accounts[tenant] = account
         if len(self._accounts) > MAX_TENANTS:
@@ -81,12 +83,14 @@ class TenantShares:
         refused_seconds = sum(each.refused_seconds for each in active)
         if refused_seconds <= OVERLOAD_SHARE * (admitted_seconds + refused_seconds) or not admitted_seconds:
             return 1.0
-        return account.admitted_seconds * len(active) / admitted_seconds
+        return account.admitted_seconds * sum(each.weight for each in active) / (account.weight * admitted_seconds)
 
     def _active(self) -> list[_Account]:
         since = self._clock() - ACTIVE_SECONDS
         return [account for account in self._accounts.values() if account.asked_at_seconds > since]
 
     def _mean_seconds(self) -> float:
+        """Return what active tenants have been given for one of weight."""
         active = self._active()
-        return sum(account.admitted_seconds for account in active) / len(active) if active else 0.0
+        total_weight = sum(account.weight for account in active)
+        return sum(account.admitted_seconds for account in active) / total_weight if active else 0.0

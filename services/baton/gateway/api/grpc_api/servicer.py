@@ -136,6 +136,10 @@ class GenerationServicer(GenerationServiceServicer):
         wanted = generation_request(request, asked, model_format.template_names, timeout_seconds=timeout_seconds)
         prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name), asked)
         job = AnswerJob(asked, [prompt], max(1, request.choice_count))
+        try:
+            job.begin()
+        except InvalidFieldError as error:
+            raise error.renamed("choice_count") from error
         describe_answer(job, is_stream=True)
         writer = GrpcWriter(write, generator.token_bytes, partial(answer_reader, model_format, prompt))
 
@@ -168,7 +172,7 @@ class GenerationServicer(GenerationServiceServicer):
             await context.send_initial_metadata(((REQUEST_ID_HEADER, asked.request_id),))
             num_bytes = request.ByteSize()
             with (
-                self._access.admission.slot(asked.key_name),
+                self._access.admission.slot(asked),
                 self._held.holding(num_bytes),
                 self._access.refusals.watch(asked.key_name, num_bytes, has_objectives=any(asked.objectives)),
             ):

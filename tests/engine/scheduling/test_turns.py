@@ -1,0 +1,94 @@
+"""Turns of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from baton.engine.limits import SchedulerLimits
+from baton.engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
+from baton.kv.pool import BlockPool
+
+PROMPT_TOKENS = 100
+
+
+def requests(
+    tenant: str, arrivals: Sequence[float], *, weight: int = 1, num_outputs: int = 1
+) -> list[SimulatedRequest]:
+    """Return requests of a tenant, whose prompts share nothing."""
+    first = 1000 * ord(tenant)
+    return [
+        SimulatedRequest(at, (first + number,) * PROMPT_TOKENS, (1,) * num_outputs, tenant=tenant, tenant_weight=weight)
+        for number, at in enumerate(arrivals)
+    ]
+
+
+def run(load: list[SimulatedRequest], *, max_batch_size: int = 64) -> list[SimulatedOutcome]:
+    """Return what becomes of a load on a node that takes a second for a prompt, ten of its positions in a pass."""
+    limits = SchedulerLimits(max_step_tokens=10, max_batch_size=max_batch_size)
+    simulation = Simulation(load, BlockPool(16_384, 16), limits, lambda step: step.num_tokens / PROMPT_TOKENS)
+    return simulation.run()
+
+
+def waits(load: list[SimulatedRequest], outcomes: list[SimulatedOutcome], tenant: str) -> list[float]:
+    """Return a tenant's times to first token."""
+    pairs = zip(load, outcomes, strict=True)
+    return [each.first_token_seconds - one.arrival_seconds for one, each in pairs if one.tenant == tenant]
+
+
+@pytest.mark.parametrize(("max_batch_size", "most_seconds"), [(4, 2.3), (64, 2.3), (256, 1.3)])
+def test_who_asks_for_less_than_its_share_does_not_wait_for_a_flood(max_batch_size: int, most_seconds: float) -> None:
+    """A prompt takes hardly longer beside it; where the batch is full, one of its prompts has to end first."""
+    light = requests("b", [10.0 + 2.5 * number for number in range(20)])
+    load = [*requests("a", [0.0] * 200), *light]
+
+    found = waits(load, run(load, max_batch_size=max_batch_size), "b")
+
+    assert max(found) < most_seconds
+
+
+def test_tenants_share_by_weight() -> None:
+    """Three times the weight, three times as many prompts, as long as both have any."""
+    load = [*requests("a", [0.0] * 80, weight=3), *requests("b", [0.0] * 80)]
+    outcomes = run(load)
+
+    first = [one.tenant for one, each in zip(load, outcomes, strict=True) if each.first_token_seconds <= 60.0]
+    assert first.count("a") == pytest.approx(45, abs=2)
+
+
+def test_one_tenant_alone_is_served_as_if_there_were_none() -> None:
+    """In the same order, at the same moments."""
+    load = requests("a", [0.3 * number for number in range(60)], num_outputs=5)
+    load = [replace(one, priority=-number % 3) for number, one in enumerate(load)]
+
+    assert run(load) == run([replace(one, tenant="", tenant_weight=7) for one in load])
+
+
+def test_nothing_stands_idle_and_nothing_is_lost_by_turns() -> None:
+    """All prompts together take as long as without tenants."""
+    load = [*requests("a", [0.0] * 50), *requests("b", [20.0] * 20), *requests("c", [25.0] * 5)]
+
+    ends = [max(each.finished_seconds for each in run(one)) for one in (load, [replace(r, tenant="") for r in load])]
+    assert ends[0] == pytest.approx(ends[1])
+
+
+def test_silence_is_not_saved_up() -> None:
+    """Who comes back with a flood gets its share from then on, no more."""
+    load = [*requests("b", [0.0]), *requests("a", [1.0] * 150), *requests("b", [50.0] * 60)]
+    outcomes = run(load)
+
+    later = [one.tenant for one, each in zip(load, outcomes, strict=True) if 50.0 < each.first_token_seconds <= 90.0]
+    assert later.count("a") == pytest.approx(20, abs=2)
+
+
+def test_places_in_the_batch_are_shared_where_outputs_are_long() -> None:
+    """A flood has all of them until another comes; of those that are free from then on, each gets half."""
+    load = [*requests("a", [0.0] * 60, num_outputs=300), *requests("b", [20.0] * 20, num_outputs=300)]
+    load = [replace(one, prompt_token_ids=one.prompt_token_ids[:2]) for one in load]
+    outcomes = run(load, max_batch_size=4)
+
+    order = sorted(zip(outcomes, load, strict=True), key=lambda pair: pair[0].admitted_seconds)
+    assert [one.tenant for _, one in order[:4]] == ["a"] * 4
+    assert 14 <= [one.tenant for _, one in order[4:36]].count("b") <= 18

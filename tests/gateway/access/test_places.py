@@ -1,0 +1,74 @@
+"""Places of generations in work."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from baton.errors import InvalidFieldError, OverloadedError
+from baton.gateway.access.api_keys import ApiKey
+from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
+from baton.gateway.access.tenants import Places
+from gateway.access.test_key_limits import Clock
+
+A, B = ApiKey("a", is_admin=False), ApiKey("b", is_admin=False)
+
+
+def fill(stack: ExitStack, places: Places, key: ApiKey) -> int:
+    """Let a tenant take whatever it gets, 100 at most; return how many that is."""
+    for count in range(100):
+        try:
+            stack.enter_context(places.hold(key))
+        except OverloadedError:
+            return count
+    return 100
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1, 5), (3, 8)])
+def test_a_tenant_finds_its_share_where_another_has_taken_all(weight: int, expected: int) -> None:
+    """And that one, which may have all while it is alone, gets none until it is below its own."""
+    places = Places(10, 0, Clock())
+    with ExitStack() as flood, ExitStack() as light:
+        assert fill(flood, places, A) == 10
+        assert fill(light, places, B._replace(weight=weight)) == expected
+        flood.pop_all().close()
+        assert fill(flood, places, A) == -(-10 // (1 + weight))
+
+
+def test_many_tenants_together_take_twice_the_places_at_most() -> None:
+    """However many come."""
+    places = Places(10, 0, Clock())
+    with ExitStack() as stack:
+        taken = [fill(stack, places, ApiKey(str(number), is_admin=False)) for number in range(30)]
+
+    assert sum(taken) == 20
+    assert places.num_taken == 0
+
+
+def test_every_generation_of_a_request_takes_a_place() -> None:
+    """What cannot be had at all is no overload, and says so."""
+    places = Places(10, 4, Clock())
+    with places.hold(A) as add:
+        add(3)
+        with pytest.raises(OverloadedError, match="4 requests of this API key"), places.hold(A):
+            pass
+        with pytest.raises(InvalidFieldError, match="at most 4"):
+            add(5)
+    with places.hold(A):
+        assert places.num_taken == 1
+
+
+def test_a_refusal_says_when_a_place_is_to_be_expected() -> None:
+    """By how long places were held of late, and how many are to be given back first."""
+    clock = Clock()
+    places = Places(4, 0, clock)
+    for _ in range(100):
+        with places.hold(A):
+            clock.seconds += 8.0
+    with ExitStack() as flood:
+        fill(flood, places, A)
+        with pytest.raises(OverloadedError) as refusal:
+            flood.enter_context(places.hold(A))
+
+    assert refusal.value.metadata[RETRY_AFTER_SECONDS] == "2"
