@@ -112,12 +112,16 @@ def _payload(frame: KvFrame) -> bytes:
 
 
 def _flip_memory(frame: KvFrame, segments: Sequence[Segment], drawn: random.Random) -> bool:
-    if not frame.HasField("shared"):
-        return False
-    place = frame.shared.offset + drawn.randrange(frame.shared.keys_byte_count + frame.shared.values_byte_count)
-    for segment in segments:  # of this stream, and of those beside it
-        segment.memory[place] ^= np.uint8(1 << drawn.randrange(8))
-    return True
+    """Change a bit of the memory in which the frame's payload is, which nobody has looked at yet."""
+    begin, end = (
+        frame.shared.offset,
+        frame.shared.offset + frame.shared.keys_byte_count + frame.shared.values_byte_count,
+    )
+    for segment in segments:  # one is of this stream, others of those beside it, whose frames have been checked
+        if begin < end and stream.payload_crc32c(segment.memory[begin:end].data, b"") == frame.crc32c:
+            segment.memory[drawn.randrange(begin, end)] ^= np.uint8(1 << drawn.randrange(8))
+            return True
+    return False
 
 
 def _header_crc(key: int, frame: KvFrame) -> int:
