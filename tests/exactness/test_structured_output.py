@@ -20,7 +20,7 @@ from exactness.random_schemas import Schema, random_schema
 from exactness.structured import EOS, folder, text_of, tokenizer
 from order import RUNS_ALL
 
-NUM_SCHEMAS = 200 if RUNS_ALL else 60
+NUM_SCHEMAS = 200 if RUNS_ALL else 40
 MAX_TOKENS = 1500
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "mlx")
 TEXT_SCHEMA: Schema = {

@@ -42,6 +42,13 @@ PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
     ("mlx", "torch"),
 )
 """(prefill engine or None for local, decode engine)."""
+CASES = [
+    (family, number)
+    for index, family in enumerate(CHECKPOINT_NAMES)
+    for number in range(len(PLACEMENTS))
+    if RUNS_ALL or number in ((0, 3, 4) if index % 2 else (1, 2, 4))
+]
+"""Family and number of the placement; in the sample each family meets every engine on either side, or none."""
 
 
 class Placement(NamedTuple):
@@ -59,7 +66,7 @@ class Placement(NamedTuple):
         runs both ways of all.
         """
         hits: tuple[Hit, ...] = ("no", "decode", "prefill", "both") if self.prefill else ("no", "decode")
-        shift = self.number + CHECKPOINT_NAMES.index(family)
+        shift = self.number + CHECKPOINT_NAMES.index(family) // 2
         return [
             (2 * number + is_batched, hit, is_batched)
             for number, hit in enumerate(hits)
@@ -84,21 +91,33 @@ def _warm(engine: Engine, prompts: list[list[int]], label: str) -> None:
         generate(engine, f"warm-{label}-{index}", half, greedy(1)).tokens()
 
 
-@pytest.fixture(params=CHECKPOINT_NAMES)
-def family(request: pytest.FixtureRequest) -> CheckpointName:
-    """Return each model family in turn."""
-    name: CheckpointName = request.param
-    return name
+def _id_of(case: tuple[CheckpointName, int]) -> str:
+    prefill, decode = PLACEMENTS[case[1]]
+    return f"{prefill or 'local'}-to-{decode}-{case[0]}"
 
 
-@pytest.fixture(params=PLACEMENTS, ids=lambda placement: f"{placement[0] or 'local'}-to-{placement[1]}")
-def placement(request: pytest.FixtureRequest, family: CheckpointName) -> Iterator[Placement]:
-    """Return running engines for each placement in turn."""
-    prefill_framework, decode_framework = request.param
+@pytest.fixture(params=CASES, ids=_id_of)
+def case(request: pytest.FixtureRequest) -> tuple[CheckpointName, int]:
+    """Return a family and the number of a placement."""
+    found: tuple[CheckpointName, int] = request.param
+    return found
+
+
+@pytest.fixture
+def family(case: tuple[CheckpointName, int]) -> CheckpointName:
+    """Return the family."""
+    return case[0]
+
+
+@pytest.fixture
+def placement(case: tuple[CheckpointName, int]) -> Iterator[Placement]:
+    """Return running engines."""
+    family, number = case
+    prefill_framework, decode_framework = PLACEMENTS[number]
     folder = checkpoint(family)
     decode = start_engine(load_runner(decode_framework, folder))
     prefill = start_engine(load_runner(prefill_framework, folder)) if prefill_framework else None
-    yield Placement(PLACEMENTS.index(request.param), prefill, decode)
+    yield Placement(number, prefill, decode)
     for engine in (decode, prefill):
         if engine is not None:
             engine.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,7 +177,10 @@ class Cluster:
         return found[0]
 
     def is_serving(self, name: str) -> bool:
-        """Return whether a process's gRPC server says that it serves."""
+        """Return whether a process's gRPC server says that it serves; one that does not listen yet costs little."""
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, self._ports[name])):
+                return False
         with grpc.insecure_channel(self.address_of(name)) as channel:
             try:
                 answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=_CALL_SECONDS)

@@ -19,6 +19,7 @@ from baton.v1 import generation_pb2
 from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from checkpoints import checkpoint
+from order import RUNS_ALL
 from system.cluster import Cluster
 from system.plan import HOST, MODEL_NAME, free_ports
 from system.slow_link import SlowLink
@@ -59,7 +60,7 @@ class Bench(NamedTuple):
     spans: SpanReceiver
 
 
-@pytest.fixture(scope="module", params=["grpc", "fast"])
+@pytest.fixture(scope="module", params=["grpc", "fast"] if RUNS_ALL else ["fast"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Return a mock cluster whose prefill node is reached over a link whose rate the test sets, by either transport.
 
