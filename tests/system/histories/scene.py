@@ -115,7 +115,7 @@ class Scene:
             settings[name] |= own
         settings["decode-1"]["kv_transport"] = "grpc"
         settings["router"] = {"prefill_policy": "remote", "drain_seconds": "1"}
-        settings["gateway"] = {"drain_seconds": "30"}
+        settings["gateway"] = {"drain_seconds": "30", "router_timeout_seconds": "30"}  # a busy machine takes long
         self.cluster = Cluster(checkpoint("llama"), prefill=("mock",) * 2, decode=("mock",) * 2, settings=settings)
         addresses = {name: self.cluster.address_of(name) for name in _PREFILL + _DECODE}
         addresses |= {"client-http": f"{HOST}:{self.cluster.http_address[1]}", "client-grpc": self.cluster.grpc_address}
