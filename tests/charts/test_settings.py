@@ -195,14 +195,15 @@ def test_cert_manager_makes_the_authority() -> None:
 
 def test_all_pods_may_share_a_certificate() -> None:
     """Of a Secret of somebody's own; then none enrols."""
-    for _, pod in pods(manifests("shared")):
-        (container,) = pod["containers"]
-        if container.get("args", [""])[0] == "serve":
-            given = _flags(container)
-            (volume,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "tls"]
+    served = [pod for _, pod in pods(manifests("shared")) if pod["containers"][0].get("args", [""])[0] == "serve"]
 
-            assert (given["tls-cert-file"], volume) == ("/etc/baton/tls/tls.crt", "certificate")
-            assert not {"join-pods", "tls-enrol-address"} & set(given)
+    assert served
+    for pod in served:
+        (container,) = pod["containers"]
+        given = _flags(container)
+        (volume,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "tls"]
+        assert (given["tls-cert-file"], volume) == ("/etc/baton/tls/tls.crt", "certificate")
+        assert not {"join-pods", "tls-enrol-address"} & set(given)
 
 
 def _flags(container: dict[str, Any]) -> dict[str, str]:

@@ -177,6 +177,7 @@ def test_only_clients_with_a_key_are_answered(cluster: Cluster, namespace: str) 
         report = load.stop()
 
     assert report.num_ok == 0
+    assert report.failures
     assert all("401" in failure["cause"] for failure in report.failures)
 
 
