@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
 from baton.discovery.watch import OnChange
@@ -69,8 +71,9 @@ class Loads:
                 await self._asked.wait()
 
 
-def test_a_node_is_known_to_every_router_that_there_is() -> None:
-    """It registers with those that appear, and leaves those that go, without a restart."""
+def test_a_node_is_known_to_every_router_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It registers with those that appear, and leaves those that stay away, without a restart."""
+    monkeypatch.setitem(Replicas.__init__.__kwdefaults__, "linger_seconds", 0.2)
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
