@@ -135,7 +135,8 @@ class Preparation:
         _check_stop(request.stop)
         _check_cache_salt(request.cache_salt)
         _check_priority(request.priority)
-        request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
+        if key.name:
+            request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         model = await self._catalog.model(request.model)
         _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return await self._threads.run(request.prompt, partial(self._prepare, request, model, arrival_seconds), key)
