@@ -299,7 +299,7 @@ def _is_exact(row: Mapping[str, float]) -> bool:
 
 def test_long_passes_on_a_busy_machine_are_no_hangs() -> None:
     """Ten minutes of passes of 3 s with both cores busy: nobody takes anybody for gone."""
-    slow = {"mock_step_seconds": "3"}
+    slow = {"mock_step_seconds": "3", "mock_time_scale": "1"}
     begun, num_requests = time.monotonic(), 0
     with ExitStack() as stack:
         cluster = stack.enter_context(started("mock", prefill=slow, decode=slow))
