@@ -80,7 +80,7 @@ def test_one_node_has_its_share_and_nobody_waits(index: Index) -> None:
         _publish(index, flood)
     print(f"three snapshots of 14 MiB: {damage}")
 
-    assert damage.most_bytes < 120 * MIB
+    assert damage.most_bytes < 160 * MIB  # two messages, and 40 MiB of what it may hold
     assert damage.longest_wait_seconds < 0.5
 
 

@@ -102,7 +102,8 @@ def test_giant_prompts_keep_nobody_waiting(tmp_path: Path) -> None:
     (model_dir / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 200_000}))
     giant = json.dumps({"model": MODEL_NAME, "prompt": "all work and no play " * 100_000, "max_tokens": 1})
     small = json.dumps({"model": MODEL_NAME, "prompt": "hi", "max_tokens": 1})
-    with Cluster(model_dir, prefill=(), decode=("mock",)) as cluster:
+    settings = {"decode": {"num_blocks": "16384"}}
+    with Cluster(model_dir, prefill=(), decode=("mock",), settings=settings) as cluster:
 
         def ask(body: str) -> int:
             connection = http.client.HTTPConnection(*cluster.http_address, timeout=SECONDS)
