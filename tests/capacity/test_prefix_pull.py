@@ -12,7 +12,7 @@ from baton.capacity import cost
 from baton.capacity.cost import PromptQueue
 from baton.capacity.placement import place
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES, best_pull
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, PlacementRequest
+from baton.capacity.snapshot import DRAINING, ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT, node
 
 FULL = NodeLoad(
@@ -75,17 +75,26 @@ def test_prompts_before_this_one_hide_a_pull() -> None:
 @pytest.mark.parametrize(
     "unfit",
     [
-        {"unusable_reason": "draining"},
+        {"unusable_reason": "no report for 3.0 s"},
         {"serves_blocks": False},
         {"block_tokens": 32},
     ],
 )
 def test_a_node_that_cannot_serve_blocks_is_not_asked(unfit: dict[str, object]) -> None:
-    """It is shutting down, its cache is its own, or its blocks have another size."""
+    """It is silent, its cache is its own, or its blocks have another size."""
     snapshot = two_macs()
     snapshot = replace(snapshot, nodes=(replace(snapshot.nodes[0], **unfit), snapshot.nodes[1]))  # type: ignore[arg-type]
 
     assert best_pull(snapshot, REQUEST, snapshot.nodes[1]) is None
+
+
+def test_a_node_that_shuts_down_gives_what_others_take_over() -> None:
+    """It takes no requests, and serves its cache until its streams have left."""
+    snapshot = two_macs()
+    leaving = replace(snapshot.nodes[0], unusable_reason=DRAINING)
+    snapshot = replace(snapshot, nodes=(leaving, snapshot.nodes[1]))
+
+    assert best_pull(snapshot, REQUEST, snapshot.nodes[1]) is not None
 
 
 @pytest.mark.parametrize(

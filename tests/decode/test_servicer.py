@@ -300,6 +300,7 @@ def test_a_node_that_drains_ends_its_calls_after_their_last_stream() -> None:
         await gateway.read_ends(1)
         gate.set()
 
+        assert await idle.read()  # that the node leaves
         assert not await idle.read()
         await gateway.read_all()
         assert gateway.streams[1].token_ids == expected_tokens(PROMPT, 8)
