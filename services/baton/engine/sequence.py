@@ -264,6 +264,7 @@ class SequenceQueues:
 
     Attributes:
         num_changes: Times that a sequence entered or left `running`.
+        has_tenants: Whether there has been a sequence with a tenant; else nobody takes turns.
     """
 
     def __init__(self) -> None:
@@ -272,6 +273,7 @@ class SequenceQueues:
         self.running: list[Sequence] = []
         self.receiving: list[Sequence] = []
         self.num_changes = 0
+        self.has_tenants = False
         self._queues = {Phase.WAITING: self.waiting, Phase.RUNNING: self.running, Phase.RECEIVING: self.receiving}
 
     def add(self, sequence: Sequence) -> None:

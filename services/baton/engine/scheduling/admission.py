@@ -8,6 +8,7 @@ same pass, because a pass writes K and V of all its spans before any of them rea
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from baton.engine.kv_cache.offload import Offload, SwapIn
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.step import Step, StepBudget
-from baton.engine.scheduling.turns import TenantTurns
+from baton.engine.scheduling.turns import MAX_CANDIDATES, TenantTurns
 from baton.engine.sequence import Phase, Sequence, SequenceQueues
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
@@ -56,6 +57,10 @@ class BatchAdmission:
     def _num_slots(self) -> int:
         return 1 if self.is_sparing else self._limits.max_batch_size
 
+    def _candidates(self) -> Iterable[Sequence]:
+        """Return who waits, in order of turns; without tenants that is the order of queue keys."""
+        return self._turns.waiting() if self._queues.has_tenants else self._queues.waiting[:MAX_CANDIDATES]
+
     def newcomer_tokens(self, limit: int) -> int:
         """Return how many positions sequences that are likely to get their blocks now have to compute, up to a limit.
 
@@ -63,7 +68,7 @@ class BatchAdmission:
         """
         num_slots = self._num_slots - len(self._queues.running) - len(self._queues.receiving)
         num_tokens = 0
-        for sequence in self._turns.waiting():
+        for sequence in self._candidates():
             if num_slots <= 0 or num_tokens >= limit:
                 break
             if sequence.is_held_up:
@@ -87,7 +92,7 @@ class BatchAdmission:
         generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
-        for sequence in suspects or self._turns.waiting():
+        for sequence in suspects or self._candidates():
             if sequence.suspect_end and sequence not in suspects:
                 continue
             if not self.has_slot or (blocked and not self._pool.num_available):
@@ -119,7 +124,7 @@ class BatchAdmission:
 
         Only to such as find what they find on the device, and proven; the others wait until the next pass is planned.
         """
-        for sequence in self._turns.waiting() if self.has_slot else ():
+        for sequence in self._candidates() if self.has_slot else ():
             if not self.has_slot or sequence.purpose is not Purpose.RECEIVE or sequence.num_ahead:
                 return
             prefix = self._in_flight(step).reusable_prefix(sequence)
@@ -179,7 +184,8 @@ class BatchAdmission:
         sequence.num_computed = len(sequence.token_ids) if prefix.leader is not None else num_tokens
         self._offload.drop(sequence)
         if not sequence.is_admitted:
-            self._turns.begin(sequence)
+            if self._queues.has_tenants:
+                self._turns.begin(sequence)
             sequence.is_admitted = True
             sequence.stats.num_cached = (prefix.num_cached_blocks + len(prefix.restored)) * block_tokens
             sequence.stats.num_shared = sequence.num_computed - sequence.stats.num_cached
@@ -196,7 +202,8 @@ class BatchAdmission:
         elif sequence.phase is Phase.RUNNING:
             num_tokens = self._num_computed_now(sequence, step, budget)
             if num_tokens:
-                self._turns.charge(sequence, num_tokens)
+                if self._queues.has_tenants:
+                    self._turns.charge(sequence, num_tokens)
                 step.add(sequence, num_tokens)
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:

@@ -118,7 +118,9 @@ class Scheduler:
         sequence.queue_key = QueueKey(due_seconds(now, sequence.request.priority), self._num_arrived)
         if sequence.suspect_end:
             self._suspects.append(sequence)
-        self._turns.arrive(sequence)
+        self._queues.has_tenants = self._queues.has_tenants or sequence.request.tenant != ""
+        if self._queues.has_tenants:
+            self._turns.arrive(sequence)
         self._queues.add(sequence)
 
     def may_wait(self, request: EngineRequest, max_waiting: int) -> bool:
@@ -223,7 +225,8 @@ class Scheduler:
         """Take a sequence out, wherever it is, and release its blocks."""
         if sequence.phase is Phase.FINISHED:
             return
-        self._turns.end(sequence)
+        if self._queues.has_tenants:
+            self._turns.end(sequence)
         self._queues.move(sequence, Phase.FINISHED)
         self.offload.drop(sequence)
         self._release(sequence)
@@ -291,12 +294,13 @@ class Scheduler:
         room -= self.admission.newcomer_tokens(
             short_tokens(room)
         )  # a short newcomer does not wait for all of a long one
-        prompts = self._turns.sorted(prompts)
+        prompts = self._turns.sorted(prompts) if self._queues.has_tenants else prompts
         demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
-                self._turns.charge(sequence, num_tokens)
+                if self._queues.has_tenants:
+                    self._turns.charge(sequence, num_tokens)
                 step.add(sequence, num_tokens)
 
     def _reserve_blocks(self) -> None:
