@@ -17,8 +17,6 @@ Clock = Callable[[], float]
 
 COMPLETIONS_PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"
-BENCH_PATH = "/bench/chat/completions"
-_STATS_COMMENT, _POWER_COMMENT = "generation_stats ", "power_usage "
 
 
 def clock_from_now() -> Clock:
@@ -58,10 +56,6 @@ class Answer:
     num_cached_tokens: int = 0
     num_completion_tokens: int | None = None
     """None where the server reports no usage."""
-    stats: dict[str, Any] | None = None
-    """`generation_stats` of a bench endpoint, where the stream has them."""
-    power: dict[str, float] | None = None
-    """`power_usage` of a bench endpoint, where the stream has it."""
     placement: dict[str, Any] | None = None
     """What the server says of the request's way through it (`baton` of Baton's last chunk)."""
     is_done: bool = False
@@ -110,8 +104,11 @@ async def stream_answer(client: HttpClient, path: str, body: bytes, clock: Clock
             await response.read_ok()
         async for piece in response.pieces():
             seconds = clock()
-            for event in parser.feed(piece):
-                _take_event(answer, event.data, event.comment, seconds)
+            for data in parser.feed(piece):
+                if data == "[DONE]":
+                    answer.is_done = True
+                else:
+                    answer.take_chunk(json.loads(data), seconds)
     if not answer.is_done:
         raise HttpError("the stream ended before finish_reason and [DONE]")
 
@@ -132,18 +129,6 @@ def request_fields(path: str, history: Sequence[tuple[str, str]], prompt: Prompt
     for question, answer in history:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return {"messages": [*messages, {"role": "user", "content": prompt}]}
-
-
-def _take_event(answer: Answer, data: str | None, comment: str | None, seconds: float) -> None:
-    if comment is not None:
-        if comment.startswith(_STATS_COMMENT):
-            answer.stats = json.loads(comment.removeprefix(_STATS_COMMENT))
-        elif comment.startswith(_POWER_COMMENT):
-            answer.power = json.loads(comment.removeprefix(_POWER_COMMENT))
-    elif data == "[DONE]":
-        answer.is_done = True
-    elif data is not None:
-        answer.take_chunk(json.loads(data), seconds)
 
 
 def _output(choice: dict[str, Any]) -> str:

@@ -60,17 +60,6 @@ class HttpClient:
             else:
                 connection.close()
 
-    async def open_idle(self, count: int) -> None:
-        """Open connections until `count` are idle, so that as many requests can begin without opening one.
-
-        Raises:
-            OSError: If the server cannot be reached.
-        """
-        idle: list[Connection] = []
-        while len(idle) < count:
-            idle.append(self._take_idle() or await self._open())
-        self._idle += idle
-
     async def get_json_text(self, path: str) -> str:
         """Return the body of a GET.
 

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Event(NamedTuple):
-    """One event or one comment of a stream."""
-
-    data: str | None
-    """The `data:` lines, joined by line feeds; None for a comment."""
-    comment: str | None = None
-    """What follows the colon of a comment line, without the space after it."""
-
 
 class SseParser:
     """Splits a stream into events; a line may end with LF or CRLF and be cut anywhere.
@@ -24,23 +13,15 @@ class SseParser:
         self._rest = b""
         self._data: list[str] = []
 
-    def feed(self, piece: bytes) -> list[Event]:
-        """Take bytes and return the events and comments that they complete, in order."""
+    def feed(self, piece: bytes) -> list[str]:
+        """Take bytes and return the events that they complete, in order: `data:` lines joined by line feeds."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         events = []
         for line in lines:
-            event = self._take_line(line.removesuffix(b"\r").decode("utf-8", errors="replace"))
-            if event:
-                events.append(event)
+            text = line.removesuffix(b"\r").decode("utf-8", errors="replace")
+            if text.startswith("data:"):
+                self._data.append(text[5:].removeprefix(" "))
+            elif not text and self._data:
+                events.append("\n".join(self._data))
+                self._data = []
         return events
-
-    def _take_line(self, line: str) -> Event | None:
-        if line.startswith("data:"):
-            self._data.append(line[5:].removeprefix(" "))
-        elif line.startswith(":"):
-            return Event(None, line[1:].removeprefix(" "))
-        elif not line and self._data:
-            event = Event("\n".join(self._data))
-            self._data = []
-            return event
-        return None

@@ -35,7 +35,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "load": Benchmark("load", "Two nodes under Poisson load, beside a request alone and what formulas allow."),
         "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
-        "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
         "gateway-cost": Benchmark(
             "servers.gateway_cost",

@@ -1,1 +1,0 @@
-"""`baton bench pptg`: prompt and generation rates by exo-bench's method."""
