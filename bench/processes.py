@@ -1,9 +1,8 @@
-"""Processes that benchmarks start: children that answer by lines of JSON, and servers that run for a while."""
+"""Servers that benchmarks start."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -14,10 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-HOME = Path(__file__).resolve().parent.parent
-"""Folder of the package `bench`."""
 START_SECONDS = 180.0
 """Time that a server has until it answers."""
 _STOP_SECONDS = 60.0
@@ -25,36 +21,6 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
 _LOG_CHARACTERS = 3000
-
-
-class ChildFailedError(RuntimeError):
-    """A child process has ended, or did not do what it was asked."""
-
-
-def say(values: Mapping[str, object]) -> None:
-    """Tell the process that started this one something, as a line of JSON."""
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
-
-
-def answers_of(command: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Run a child that can import `bench` to its end; yield its lines of JSON as they come.
-
-    What else its libraries print is passed over.
-
-    Raises:
-        ChildFailedError: If it ends with a status other than 0; its own words are on the terminal.
-    """
-    paths = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        try:
-            yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
-            if status := process.wait():
-                raise ChildFailedError(f"{' '.join(command)} ended with status {status}")
-        finally:
-            process.kill()
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from baton.engine.runners.base import Runner
 from bench.microbench.engine.host_time import Load, measure
-from bench.processes import say
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
     for number in range(options.rounds + 1):
         measured = measure(runner, load)
         if number:
-            say(measured._asdict())
+            print(json.dumps(measured._asdict()), flush=True)
     runner.close()
     return 0
 

@@ -36,11 +36,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
-        "gateway-cost": Benchmark(
-            "servers.gateway_cost",
-            "CPU time per streamed token of gateway, router and node (Linux).",
-            ("bench", "torch"),
-        ),
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
         ),

@@ -1,1 +1,0 @@
-"""What a token costs outside the engine."""
