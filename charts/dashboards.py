@@ -90,12 +90,13 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             "What went wrong",
-            "Per second: attempts repeated, remote prefills given up, requests failed, requests computed again.",
+            "Per second: attempts repeated, remote prefills given up, requests failed, computed again, quarantined.",
             [
                 Query(per_second(names.RETRIES), "retries"),
                 Query(per_second(names.FALLBACKS), "fallbacks"),
                 Query(per_second(names.FAILURES), "failures"),
                 Query(per_second(names.PREEMPTIONS), "preemptions"),
+                Query(per_second(names.QUARANTINED), "quarantined"),
             ],
             width=16,
         ),

@@ -17,7 +17,7 @@ from baton.engine.request import SamplingParams
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.rpc.status import error_info
 from baton.shm.lender import SEGMENT_BYTES
-from baton.telemetry.metrics import Metrics
+from baton.telemetry import names
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
 from decode.pair import (
     DECODE_ID,
@@ -472,24 +472,17 @@ def test_a_resumed_request_continues_with_a_remote_prefill() -> None:
 
 
 @pytest.mark.parametrize(("prefill_node_id", "side"), [(PREFILL_ID, "prefill"), ("", "decode")])
-def test_prompt_tokens_are_counted_on_the_side_that_computed_them(
-    monkeypatch: pytest.MonkeyPatch, prefill_node_id: str, side: str
-) -> None:
+def test_prompt_tokens_are_counted_on_the_side_that_computed_them(prefill_node_id: str, side: str) -> None:
     """What its prefix cache had apart from what it computed."""
-    counts: list[tuple[str, int, int]] = []
-
-    def add_prompt(_self: Metrics, side: str, *, num_cached_tokens: int, num_computed_tokens: int) -> None:
-        counts.append((side, num_cached_tokens, num_computed_tokens))
-
-    monkeypatch.setattr(Metrics, "add_prompt", add_prompt)
 
     async def client(pair: Pair) -> None:
         for name in ("first", "second"):
             await generate(pair, request_of(PROMPT, prefill_node_id=prefill_node_id, request_id=name))
 
-    with_pair(client)
+        assert pair.metrics.counted[names.CACHED_PROMPT_TOKENS] == [(0, side), (40, side)]
+        assert pair.metrics.counted[names.COMPUTED_PROMPT_TOKENS] == [(41, side), (1, side)]
 
-    assert counts == [(side, 0, 41), (side, 40, 1)]
+    with_pair(client)
 
 
 def test_logprobs_of_the_first_token_come_from_the_prefill_node() -> None:

@@ -13,6 +13,7 @@ from baton.engine.events import Ended, Failed, LandingLoad
 from baton.engine.request import Purpose
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.errors import UnavailableError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.node.cluster.description import load_message
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
@@ -34,8 +35,11 @@ class SpendthriftRunner(QueuedMockRunner):
 class UnwritableRunner(MockRunner):
     """Takes no K and V in."""
 
+    num_refused = 0
+
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Fail."""
+        self.num_refused += 1
         raise RuntimeError("no such block")
 
 
@@ -106,19 +110,20 @@ def _hashes(prompt: Sequence[int]) -> list[BlockHash]:
     return block_hashes(root_hash(INFO.layout.model_revision_digest, 4), prompt, 4)
 
 
-def test_a_request_whose_blocks_cannot_be_restored_fails_and_the_engine_goes_on() -> None:
-    """Its pass fails; what is asked later is answered."""
+def test_a_request_whose_blocks_cannot_be_restored_computes_them() -> None:
+    """Its pass fails, and what could not be copied is not tried again, for nobody."""
     runner = UnwritableRunner(
         INFO, PRESETS["h200"], num_blocks=30, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
     )
     with Rig(runner, host_bytes=HOST_BYTES) as rig:
-        ends = [listening.until(Ended, Failed) for listening in _start(rig, 6)]
+        results = [listening.result() for listening in _start(rig, 6)]
 
-        assert any(isinstance(end, Failed) and "no such block" in str(end.error) for end in ends)
+        assert results == [expected_tokens(prompt_of(20, seed), 40) for seed in range(6)]
+        assert runner.num_refused > 0
         assert rig.generate(request_of(prompt_of(9), "later")) == expected_tokens(prompt_of(9), 8)
 
 
-def test_who_waits_for_the_blocks_of_a_request_that_cannot_be_restored_gets_them() -> None:
+def test_who_waits_behind_a_request_that_cannot_be_restored_is_answered() -> None:
     """No command comes behind the failure: the engine looks again by itself."""
     runner = UnwritableRunner(
         INFO, PRESETS["h200"], num_blocks=12, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
@@ -130,8 +135,27 @@ def test_who_waits_for_the_blocks_of_a_request_that_cannot_be_restored_gets_them
         waiting = request_of(prompt_of(20, 3), "waiting")
         failing, listening = rig.do(lambda: (rig.submit(restored), rig.submit(waiting)))  # type: ignore[misc]
 
-        assert "no such block" in str(failing.until(Failed).error)
+        error = failing.until(Failed).error
+        assert isinstance(error, UnavailableError)
+        assert "no such block" in error.message
         assert listening.result() == expected_tokens(prompt_of(20, 3), 8)
+
+
+def test_who_receives_beside_a_pass_that_fails_is_not_left_with_blocks_that_nobody_filled() -> None:
+    """It had told what it lacks: that it lacks more is no news that it can send."""
+    runner = UnwritableRunner(
+        INFO, PRESETS["h200"], num_blocks=24, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
+    )
+    with Rig(runner, host_bytes=HOST_BYTES) as rig:
+        for seed in (1, 2, 3):
+            rig.generate(request_of(prompt_of(40, seed), f"r{seed}"))
+        receiving = request_of(prompt_of(40, 1), "receiving", purpose=Purpose.RECEIVE, priority=-1)
+        beside = request_of(prompt_of(20, 4), "beside")
+        failing, listening = rig.do(lambda: (rig.submit(receiving), rig.submit(beside)))  # type: ignore[misc]
+
+        assert isinstance(failing.until(Failed).error, UnavailableError)
+        assert listening.result() == expected_tokens(prompt_of(20, 4), 8)
+        assert runner.num_refused == 1
 
 
 def _ended(listening: Listening) -> Ended:

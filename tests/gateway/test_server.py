@@ -58,8 +58,11 @@ def test_a_folder_without_tokenizer_is_refused_at_the_start(tmp_path: Path) -> N
 
 def test_the_name_of_a_model_is_its_folders_unless_it_is_given(tmp_path: Path) -> None:
     """Nodes do the same."""
-    assert GatewaySettings(model_dir=tmp_path / "llama").served_name == "llama"
-    assert GatewaySettings(model_dir=tmp_path / "llama", model_name="x").served_name == "x"
+    folder = tmp_path / "llama"
+    folder.mkdir()
+
+    assert GatewaySettings(model_dir=folder).served_name == "llama"
+    assert GatewaySettings(model_dir=folder, model_name="x").served_name == "x"
 
 
 @pytest.mark.parametrize(

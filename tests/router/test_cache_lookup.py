@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,6 +11,7 @@ from baton.router import placer
 from baton.router.placer import CacheIndexClient, NoCacheLookup
 from baton.rpc.channel import open_channel
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.names import FAILED_LOOKUPS, MetricName
 
 UNREACHABLE = "127.0.0.1:1"
 
@@ -21,9 +23,10 @@ class Counts(Metrics):
         super().__init__()
         self.reasons: list[str] = []
 
-    def add_failed_lookup(self, reason: str) -> None:
+    def add(self, metric: MetricName, value: float = 1, attributes: Mapping[str, str] | None = None) -> None:
         """Keep a reason."""
-        self.reasons.append(reason)
+        assert (metric, value) == (FAILED_LOOKUPS, 1)
+        self.reasons += (attributes or {}).values()
 
 
 @pytest.mark.parametrize(("block_hashes", "reasons"), [(b"x" * 16, ["UNAVAILABLE"] * 2), (b"", [])])

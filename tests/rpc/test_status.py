@@ -40,6 +40,8 @@ ERRORS: list[tuple[errors.BatonError, grpc.StatusCode]] = [
     (errors.StreamBrokenError("gap", metadata={"node": "n"}), grpc.StatusCode.DATA_LOSS),
     (errors.NonFiniteLogitsError("not finite"), grpc.StatusCode.INTERNAL),
     (errors.ConstraintError("left its form"), grpc.StatusCode.INTERNAL),
+    (errors.PassFailedError("the engine failed"), grpc.StatusCode.INTERNAL),
+    (errors.QuarantinedError("refused", metadata={"fingerprint": "f"}), grpc.StatusCode.FAILED_PRECONDITION),
 ]
 RESPONSES: dict[str, Any] = {
     "Prefill": prefill_service_pb2.PrefillResponse(),

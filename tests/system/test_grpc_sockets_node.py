@@ -14,7 +14,8 @@ from google.protobuf.json_format import MessageToJson
 
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import CallError, Code
-from decode.pair import Pair, with_pair
+from decode.grants import grant_prefill
+from decode.pair import DECODE_ID, PREFILL_ID, Pair, with_pair
 from engine.rig import expected_tokens
 from grpc_sockets.peers import PATH, Listener, connected, serving
 from grpc_sockets.test_server import pattern, sizes_asked
@@ -75,6 +76,7 @@ def test_node_sends_a_stream(node_port: int) -> None:
 def test_node_receives_the_kv_of_a_prompt_by_the_fast_path(node_folder: Path) -> None:
     """From the .proto files alone: layout, frames, first token and summary, and every byte as grpcio gets it."""
     request = request_of(chunk_token_count=11, bypass_prefix_cache=True)
+    grant_prefill(request, PREFILL_ID, DECODE_ID)
 
     async def client(pair: Pair) -> None:
         command = ("node", "receive_kv.js", str(_PROTOS), f"127.0.0.1:{pair.fast_port}")

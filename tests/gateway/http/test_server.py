@@ -21,14 +21,16 @@ from gateway.http.raw_client import PROMPT, completion, connect, exchange, post,
 
 
 @pytest.fixture
-def strict(loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningGateway]:
+def strict(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[RunningGateway]:
     """Run a gateway with small limits of what it takes, and of how slowly an answer is taken."""
     monkeypatch.setattr(connection, "MAX_HEADER_BYTES", 2048)
     monkeypatch.setattr(connection, "WRITE_BUFFER_BYTES", 4096)
     limits = {
         "max_body_bytes": 4096,
         "slow_client_timeout_seconds": 0.5,
-        "max_concurrent_requests": 1,
+        "max_concurrent_requests": getattr(request, "param", 1),
     }
     with loop.running(cluster, **limits) as running:
         yield running
@@ -190,6 +192,7 @@ def test_a_client_that_goes_cancels_its_generation(gateway: RunningGateway, clus
 
 
 @pytest.mark.usefixtures("small_send_buffers")
+@pytest.mark.parametrize("strict", [8 * 16], indirect=True)
 def test_a_client_that_does_not_read_is_dropped_alone(strict: RunningGateway, cluster: FakeCluster) -> None:
     """Its generation ends, its place is free, and nobody else waits for it."""
     node = cluster.decodes[0]

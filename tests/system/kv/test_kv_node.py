@@ -12,6 +12,7 @@ import pytest
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC
+from decode.grants import key_of
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
 from engine.rig import EOS, LAYOUT, VOCABULARY_SIZE, expected_tokens, prompt_of
 
@@ -23,7 +24,15 @@ EXPECTED = expected_tokens(PROMPT, 8)
 @contextmanager
 def prefill_node(folder: Path, *arguments: str) -> Iterator[str]:
     """Run the node; give its address."""
-    command = ("node", "prefill_node.js", str(_PROTOS), str(VOCABULARY_SIZE), str(EOS), *arguments)
+    command = (
+        "node",
+        "prefill_node.js",
+        str(_PROTOS),
+        str(VOCABULARY_SIZE),
+        str(EOS),
+        key_of(PREFILL_ID).hex(),
+        *arguments,
+    )
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,17 +1,18 @@
 // A prefill node in Node: @grpc/grpc-js and the .proto files alone, no code of Baton.
 //
-//   node prefill_node.js PROTO_FOLDER VOCABULARY_SIZE END_TOKEN [BREAK_AFTER]
+//   node prefill_node.js PROTO_FOLDER VOCABULARY_SIZE END_TOKEN TRANSFER_KEY [BREAK_AFTER]
 //
-// Prints its port, then serves PrefillService until killed. It computes the KV of Baton's mock model, a 64-bit state per position and
+// Prints its port, then serves PrefillService until killed, to whom a router has granted it by TRANSFER_KEY, in hexadecimal digits. It computes the KV of Baton's mock model, a 64-bit state per position and
 // layer whose words fill K and whose complement fills V, for whatever float16 layout the caller has. With BREAK_AFTER, the first
 // stream of every attempt fails after so many frames; the caller may then ask for the rest.
 "use strict";
 
+const crypto = require("node:crypto");
 const path = require("node:path");
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
-const [folder, vocabularySize, endToken, breakAfter] = process.argv.slice(2);
+const [folder, vocabularySize, endToken, transferKey, breakAfter] = process.argv.slice(2);
 const CHUNK_TOKENS = 11;
 const ELEMENT_BYTES = 2;
 const WORD_BYTES = 8;
@@ -41,6 +42,12 @@ function words(...numbers) {
       return bytes;
     }),
   );
+}
+
+// -- What a router has granted
+
+function codeOf(word, grant) {
+  return crypto.createHmac("sha256", Buffer.from(transferKey, "hex")).update(`${word}\0`).update(grant.claims).digest();
 }
 
 // -- The mock model
@@ -89,7 +96,7 @@ class KvStream {
 
   *messages() {
     const { token_ids: tokenIds, kv_token_begin: tokenBegin, expected_layout: layout } = this.request;
-    yield { layout, request_crc32c: this.key };
+    yield { layout, request_crc32c: this.key, transfer_answer: codeOf("answer", this.request.transfer) };
     const begins = layout.layers.map((_, layer) => this.request.layer_token_begins[layer] ?? tokenBegin);
     for (let start = tokenBegin; start < tokenIds.length; start += CHUNK_TOKENS)
       for (let layer = 0; layer < layout.layers.length; layer++) {
@@ -139,6 +146,10 @@ class KvStream {
 
 async function prefill(call) {
   const { request, key } = call.request;
+  if (!crypto.timingSafeEqual(codeOf("ask", request.transfer), request.transfer.ask_code)) {
+    call.emit("error", { code: grpc.status.PERMISSION_DENIED, details: "transfer.claims: not signed for this process" });
+    return;
+  }
   const stream = new KvStream(request, key);
   const isBreaking = breakAfter !== undefined && request.stream_number === 0;
   let frameCount = 0;

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from baton.engine.events import Isolated, PromptScored
+from baton.engine.events import Failed, Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
 from baton.engine.execution.host_sampling import PassResult, draws_of, sampled_result
 from baton.engine.kv_cache.block_copy import swap_blocks
@@ -24,6 +24,7 @@ from baton.engine.sampling import not_finite_error
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Phase, Sequence
+from baton.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -247,10 +248,20 @@ class Pipeline:
             registry.end_if_complete(sequence)
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Take back a pass; fail the request that had it for itself, of several have each computed alone."""
+        """Take back a pass; fail the request that had it for itself, of several have each computed alone.
+
+        What was restored for it may be why: that is forgotten, and computed when it is tried again. Who only receives
+        has told others how much it had: it has to be asked for again.
+        """
         self.timer.end()
+        for sequence in [each for each in step.members if each.phase is Phase.RECEIVING]:
+            lost = UnavailableError(f"a pass that restored a prefix has failed: {error}", reason="RESTORATION")
+            self._registry.end(sequence, Failed(lost))
         members = [each for each in step.members if each.phase is not Phase.FINISHED]
-        if len(members) > 1:
+        for swap in step.swaps.ins:
+            end = swap.first_block + len(swap.contents)
+            self._scheduler.offload.forget(swap.sequence.hashes[swap.first_block : end])
+        if len(members) > 1 or step.swaps.ins:
             log.warning("pass_failed count=%d cause=%r: each is computed alone", len(members), error)
             self._scheduler.isolate(step)
         else:

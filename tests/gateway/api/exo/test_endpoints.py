@@ -216,9 +216,9 @@ def test_a_web_page_cannot_pin_without_asking(gateway: RunningGateway) -> None:
         ({"http_host": "192.0.2.1", "api_keys_file": "keys"}, True),
     ],
 )
-def test_they_are_served_on_loopback_and_behind_keys(settings: dict[str, Any], is_served: bool) -> None:
+def test_they_are_served_on_loopback_and_behind_keys(tmp_path: Path, settings: dict[str, Any], is_served: bool) -> None:
     """Elsewhere anybody could pin."""
-    assert GatewaySettings(model_dir=Path("m"), insecure=True, **settings).has_exo_endpoints == is_served
+    assert GatewaySettings(model_dir=tmp_path, insecure=True, **settings).has_exo_endpoints == is_served
 
 
 @pytest.fixture
