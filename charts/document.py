@@ -71,11 +71,14 @@ def _table(values: tuple[Value, ...]) -> str:
 
 
 def _settings_tables() -> str:
-    """Return the settings of each role by group, as its `settings` takes them; what prefill has too is under decode."""
+    """Return the settings of each role by group, as its `settings` takes them.
+
+    What prefill has too is under decode; a worker has those of both.
+    """
     known = {*CHART_OWNED}
     lines = ["## Settings"]
     for role in ("gateway", "router", "cache-index", "decode", "prefill"):
-        lines += ["", f"### {role}"]
+        lines += ["", f"### {role}{', worker' if role in ('decode', 'prefill') else ''}"]
         for group in groups_of(SETTINGS[role]):
             fields = [name for name in group.fields if name not in known]
             if not fields:

@@ -13,6 +13,7 @@ from baton.decode.settings import DecodeSettings
 from baton.gateway.settings import GatewaySettings
 from baton.prefill.settings import PrefillSettings
 from baton.router.settings import RouterSettings
+from baton.worker.settings import WorkerSettings
 from charts.values_file import Value
 
 Schema: TypeAlias = dict[str, object]
@@ -23,6 +24,7 @@ SETTINGS: Mapping[str, type[BaseSettings]] = {
     "cache-index": CacheIndexSettings,
     "prefill": PrefillSettings,
     "decode": DecodeSettings,
+    "worker": WorkerSettings,
 }
 """Settings class of each role that the chart runs."""
 
@@ -51,7 +53,7 @@ def values_schema(values: Sequence[Value]) -> Schema:
     """Return the schema of values.yaml."""
     definitions: Schema = {}
     pool = next(value for value in values if value.path == "poolDefaults")
-    for role in ("prefill", "decode"):
+    for role in ("prefill", "decode", "worker"):
         definitions[f"{role}Pool"] = _pool_schema(pool, role)
     source = next(value for root in values for value in root.walk() if value.path == "model.source")
     definitions["source"] = _object_schema(source)
@@ -161,7 +163,7 @@ def _assignment_schema() -> Schema:
 
 
 def _shared_settings() -> Schema:
-    """Return the schema of what both kinds of pools take."""
+    """Return the schema of what all kinds of pools take; a worker takes what either of the others does."""
     prefill, decode = settings_schema(PrefillSettings), settings_schema(DecodeSettings)
     assert isinstance(prefill["properties"], dict)
     assert isinstance(decode["properties"], dict)

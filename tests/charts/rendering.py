@@ -61,6 +61,7 @@ EVERYTHING: Mapping[str, Any] = {
         }
     },
     "decode": {"pools": {"d": {"autoscaling": {"enabled": True}, "accelerator": {"count": 2}}, "e": {"replicas": 3}}},
+    "worker": {"pools": {"w": {"settings": {"maxOutboxBytes": 1 << 30, "probeBytes": 0}}}},
     "bareMetal": {
         "enabled": True,
         "cidrs": ["10.1.0.0/16"],

@@ -142,7 +142,7 @@ def test_routes_pass_tls_through_to_every_service_that_machines_need() -> None:
 
 def test_the_join_port_is_open_to_machines_and_to_pods_that_enrol() -> None:
     """Machines may come without a certificate; pods that share one have no use for it."""
-    for name, roles in (("everything", {"gateway", "cache-index", "prefill", "decode"}), ("shared", set())):
+    for name, roles in (("everything", {"gateway", "cache-index", "prefill", "decode", "worker"}), ("shared", set())):
         policy = find(manifests(name), "NetworkPolicy", "baton-router")["spec"]
         (rule,) = [each for each in policy["ingress"] if 8012 in {port["port"] for port in each["ports"]}]
         *pods, machines = rule["from"]

@@ -13,6 +13,7 @@ _PORTS = {
     "cache-index": {8011},
     "prefill": {8020, 8021},
     "decode": {8030},
+    "worker": {8050, 8051},
     "test": set(),
     "authority": set(),
 }
@@ -27,6 +28,13 @@ _ARROWS = {
     ("decode", "cache-index"),
     ("decode", "prefill"),
     ("decode", "decode"),
+    ("gateway", "worker"),
+    ("worker", "router"),
+    ("worker", "cache-index"),
+    ("worker", "prefill"),
+    ("worker", "decode"),
+    ("worker", "worker"),
+    ("decode", "worker"),
     ("test", "gateway"),
 }
 """(caller, callee): docs/structures.md's table of processes, and the pod of `helm test`."""
@@ -91,8 +99,9 @@ def test_outside_machines_reach_router_index_and_prefill_from_their_networks_alo
         if peer.get("ipBlock", {}).get("cidr") == "10.1.0.0/16"
     }
 
-    assert inward == {"router", "cache-index", "prefill", "decode"}
-    assert outward == {"gateway": {8020, 8021, 8030}, "decode": {8020, 8021, 8030}}
+    ports = {8020, 8021, 8030, 8050, 8051}
+    assert inward == {"router", "cache-index", "prefill", "decode", "worker"}
+    assert outward == {"gateway": ports, "decode": ports, "worker": ports}
 
 
 @pytest.mark.parametrize(

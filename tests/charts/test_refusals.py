@@ -66,7 +66,7 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     ),
     ({"fullnameOverride": "a" * 41}, "is longer than 40 characters: set fullnameOverride"),
     ({"prefill.pools." + "a" * 40: {}}, "would be longer than the 63 characters of a node id: shorten the pool's name"),
-    ({"decode.pools": {}}, "nothing decodes: name a pool under decode.pools"),
+    ({"decode.pools": {}}, "nothing decodes: name a pool under worker.pools"),
     (
         {"discovery.enabled": False},
         "router.replicas is 2, and nodes must report to each: set discovery.enabled, or router.replicas: 1",

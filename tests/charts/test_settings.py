@@ -10,14 +10,14 @@ import pytest
 
 from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
-from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
+from baton.internal.v1 import decode_service_pb2, prefill_service_pb2, worker_service_pb2
 from baton.security.service_account import AUDIENCE
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
 from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods, with_values
 
 _DEPLOYMENTS = {"gateway": "baton-gateway", "router": "baton-router", "cache-index": "baton-cache-index"} | {
-    role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode")
+    role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode", "worker")
 }
 
 _TLS_PARTS = ("CERT_FILE", "KEY_FILE", "CA_FILE", "SERVER_NAME")
@@ -55,7 +55,7 @@ def test_every_setting_reaches_its_service(role: str) -> None:
     wanted = {name: 0.5 if value is None else value for name, value in defaults.items()}  # of optional numbers, any
     settings = {camel_case(name): value for name, value in wanted.items()}
     values: dict[str, Any] = {**MINIMAL, "cacheIndex" if role == "cache-index" else role: {"settings": settings}}
-    if role in ("prefill", "decode"):
+    if role in ("prefill", "decode", "worker"):
         values[role] = {"pools": {role[0]: {"settings": settings}}}
     deployment = find(manifests_of(render(values)), "Deployment", _DEPLOYMENTS[role])
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -175,7 +175,7 @@ def test_a_job_makes_the_authority_where_nobody_else_does(name: str) -> None:
     made = [each for each in manifests(name) if each["metadata"]["name"] == "baton-authority"]
     hooks = {each["metadata"]["annotations"]["helm.sh/hook"] for each in made}
 
-    if name not in ("minimal", "minimal values", "cpu-only", "gpu-plus-apple"):
+    if name not in ("minimal", "minimal values", "workers", "cpu-only", "gpu-plus-apple"):
         assert made == []
         return
     (role,) = [each for each in made if each["kind"] == "Role"]
@@ -259,6 +259,7 @@ def test_a_node_is_ready_by_its_service_and_alive_by_its_process(name: str) -> N
     names = {
         "prefill": prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
         "decode": decode_service_pb2.DESCRIPTOR.services_by_name["DecodeService"].full_name,
+        "worker": worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
         "gateway": "started",
     }
     for pod_name, pod in pods(manifests(name)):

@@ -61,7 +61,7 @@ def _decode_engine() -> EngineName:
 
 
 def _demo(_: Path) -> Served:
-    """The demo, as `baton up` runs it."""
+    """The demo, its parts pinned."""
     return Served(Cluster(checkpoint_dir(), prefill=("torch",), decode=(_decode_engine(),)), checkpoint_dir())
 
 

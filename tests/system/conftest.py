@@ -39,7 +39,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_cluster() -> Iterator[Cluster]:
-    """Run the demo model as `baton up` does: torch prefills, MLX decodes where it is installed.
+    """Run the demo model with pinned parts: torch prefills, MLX decodes where it is installed.
 
     Nothing that clients do may end a process, keep a request running, or make a process write a traceback.
     """

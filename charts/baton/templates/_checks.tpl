@@ -7,7 +7,7 @@
 {{- include "baton.checks.bareMetal" . -}}
 {{- include "baton.checks.telemetry" . -}}
 {{- include "baton.checks.tls" . -}}
-{{- range $role := list "prefill" "decode" -}}
+{{- range $role := list "prefill" "decode" "worker" -}}
 {{- range $pool, $given := (get $.Values $role).pools -}}
 {{- $values := include "baton.poolValues" (dict "root" $ "given" $given) | fromYaml -}}
 {{- $where := printf "%s.pools.%s" $role $pool -}}
@@ -60,8 +60,8 @@
 {{- if gt (len (include "baton.fullname" .)) 40 -}}
 {{- fail (printf "the name %s is longer than 40 characters: set fullnameOverride to a shorter one" (include "baton.fullname" .)) -}}
 {{- end -}}
-{{- if and (not .Values.decode.pools) (not .Values.bareMetal.enabled) -}}
-{{- fail "nothing decodes: name a pool under decode.pools, e.g. `decode: {pools: {cpu: {}}}`, or set bareMetal.enabled; charts/baton/examples has whole files" -}}
+{{- if not (or .Values.decode.pools .Values.worker.pools .Values.bareMetal.enabled) -}}
+{{- fail "nothing decodes: name a pool under worker.pools, e.g. `worker: {pools: {cpu: {}}}`, or under decode.pools, or set bareMetal.enabled; charts/baton/examples has whole files" -}}
 {{- end -}}
 {{- range $key := list "router" "cacheIndex" -}}
 {{- $replicas := int (get $.Values $key).replicas -}}
@@ -75,8 +75,8 @@
 {{- range $key := list "gateway" "router" "cacheIndex" -}}
 {{- include "baton.checks.budget" (dict "where" $key "values" (get $.Values $key)) -}}
 {{- end -}}
-{{- if and (eq (dig "prefillPolicy" "" .Values.router.settings) "remote") (not .Values.prefill.pools) (not .Values.bareMetal.enabled) -}}
-{{- fail "router.settings.prefillPolicy is remote, but nothing prefills remotely: name a pool under prefill.pools, or take another policy" -}}
+{{- if and (eq (dig "prefillPolicy" "" .Values.router.settings) "remote") (not (or .Values.prefill.pools .Values.worker.pools .Values.bareMetal.enabled)) -}}
+{{- fail "router.settings.prefillPolicy is remote, but nothing prefills remotely: name a pool under prefill.pools or worker.pools, or take another policy" -}}
 {{- end -}}
 {{- end -}}
 
@@ -324,7 +324,7 @@
 {{- $defaults := dict "dtype" "float32" "blockTokens" "16" -}}
 {{- range $key, $default := $defaults -}}
 {{- $owners := dict -}}
-{{- range $role := list "prefill" "decode" -}}
+{{- range $role := list "prefill" "decode" "worker" -}}
 {{- range $pool, $given := (get $.Values $role).pools -}}
 {{- $values := include "baton.poolValues" (dict "root" $ "given" $given) | fromYaml -}}
 {{- $_ := set $owners (toString (dig $key $default $values.settings)) (printf "%s.pools.%s" $role $pool) -}}

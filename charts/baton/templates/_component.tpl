@@ -173,12 +173,12 @@ args:
 values: {{ toJson $values }}
 {{- end -}}
 
-{{/* A pool: (dict "root" $ "role" "prefill" "pool" "h200" "given" {...}). */}}
+{{/* A pool, of role prefill or decode, which pin its part, or worker: (dict "root" $ "role" "prefill" "pool" "h200" "given" {...}). */}}
 {{- define "baton.worker" -}}
 {{- $values := include "baton.poolValues" . | fromYaml -}}
 {{- $source := $values.modelSource | default .root.Values.model.source -}}
 {{- $port := get (include "baton.ports" .root | fromYaml) .role -}}
-{{- $fastPort := (include "baton.ports" .root | fromYaml).prefillFast -}}
+{{- $fastPort := get (include "baton.ports" .root | fromYaml) (printf "%sFast" .role) -}}
 {{- $metricsPort := (include "baton.ports" .root | fromYaml).metrics -}}
 {{- $accelerator := $values.accelerator -}}
 {{- $resources := deepCopy $values.resources -}}
@@ -194,7 +194,7 @@ image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not 
 ports:
   - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}
   - {name: metrics, port: {{ $metricsPort }}}
-  {{- if eq .role "prefill" }}
+  {{- if $fastPort }}
   - {name: fast, port: {{ $fastPort }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $fastPort }}{{ end }}}
   {{- end }}
   {{- if .root.Values.tls.enabled }}
@@ -212,7 +212,7 @@ args:
   - "--host={{ .root.Values.listenHost }}"
   - "--port={{ $port }}"
   - "--metrics-port={{ $metricsPort }}"
-  {{- if eq .role "prefill" }}
+  {{- if $fastPort }}
   - "--fast-port={{ $fastPort }}"
   {{- end }}
   - "--node-id=$(POD_NAME)"

@@ -129,3 +129,26 @@ spec:
   ports:
     - {protocol: TCP, port: {{ $ports.cacheIndex }}}
 {{- end -}}
+
+{{/* What nodes call that decode: those from which they take KV. */}}
+{{- define "baton.network.kvEgress" -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+# Prefill, PullBlocks, ProbeLink.
+{{- range $role := list "prefill" "decode" "worker" }}
+- to:
+    {{- include "baton.network.peer" (dict "root" $ "role" $role) | nindent 4 }}
+  ports:
+    - {protocol: TCP, port: {{ get $ports $role }}}
+    {{- with get $ports (printf "%sFast" $role) }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- end }}
+{{- if .Values.bareMetal.enabled }}
+- to:
+    {{- include "baton.network.bareMetalPeers" . | trim | nindent 4 }}
+  ports:
+    {{- range .Values.bareMetal.workerPorts }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- end }}
+{{- end -}}

@@ -11,6 +11,8 @@ prefillFast: 8021
 health: 8009
 metrics: 8008
 decode: 8030
+worker: 8050
+workerFast: 8051
 {{- end -}}
 
 {{/* host:port of the router and of the cache index inside the cluster. */}}

@@ -105,7 +105,7 @@ ca-file: /etc/baton/tls/ca.crt
 {{- define "baton.tls.pods" -}}
 {{- $name := include "baton.fullname" . -}}
 {{- $accounts := list (printf "%s-gateway=gateway" $name) (printf "%s-cache-index=cache-index" $name) -}}
-{{- range $role := list "prefill" "decode" -}}
+{{- range $role := list "prefill" "decode" "worker" -}}
 {{- range $pool := keys (get $.Values $role).pools | sortAlpha -}}
 {{- $accounts = append $accounts (printf "%s-%s-%s=node" $name $role $pool) -}}
 {{- end -}}

@@ -10,8 +10,8 @@ from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table, titled_table
-from baton.internal.v1 import router_service_pb2
-from baton.wire.node_roles import role_word
+from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.wire.node_roles import parts_words
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 
@@ -33,11 +33,11 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
 
 
 def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
-    """Return one row per node: what it is, and where."""
-    table = titled_table("nodes", "node", "role", "engine", "device", "address")
+    """Return one row per node: which parts it may play, what it is, and where."""
+    table = titled_table("nodes", "node", "part", "engine", "device", "address")
     for state in states:
         node = state.node
-        table.add_row(node.node_id, role_word(node.role), node.engine, node.device, node.address)
+        table.add_row(node.node_id, parts_words(node.role), node.engine, node.device, node.address)
     return table
 
 
@@ -63,7 +63,7 @@ def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
         node, load = state.node, state.load
         table.add_row(
             node.node_id,
-            state.unusable_reason or f"{load.running_request_count} run, {load.waiting_request_count} wait",
+            state.unusable_reason or _work(load),
             f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             node.block_count_cause or "-",
         )
@@ -104,6 +104,12 @@ def links_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
             round_trip = format_seconds(link.round_trip.ToNanoseconds() / 1e9)
             table.add_row(link.from_node_id, state.node.node_id, f"{format_bytes(link.bytes_per_second)}/s", round_trip)
     return table
+
+
+def _work(load: node_pb2.LoadReport) -> str:
+    """Return how many requests a node has, and the prompts of how many it computes for nodes that decode them."""
+    exports = f", {load.export_request_count} for others" if load.export_request_count else ""
+    return f"{load.running_request_count} run, {load.waiting_request_count} wait{exports}"
 
 
 def _calibration(ratio: float) -> str:

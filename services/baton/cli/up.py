@@ -25,13 +25,14 @@ from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
 from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wait_until
-from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
+from baton.cli.local.topology import NodeSpec, default_topology, read_topology
 from baton.cli.models import pull
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.terminal.startup import QuietLines, StartingLine
 from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
+from baton.node.settings import EngineName
 from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
 from baton.weights.model_name import served_name_of
@@ -79,9 +80,11 @@ def command(
     lora: Annotated[
         list[str] | None, typer.Option(help="LoRA adapter in PEFT's format as NAME=FOLDER; may be repeated.")
     ] = None,
-    prefill: Annotated[str, typer.Option(help="Engine of the prefill node: torch, mlx or mock.")] = "torch",
+    prefill: Annotated[
+        str, typer.Option(help="Pin parts: engine of a node that only prefills, torch, mlx or mock; default: torch.")
+    ] = "",
     decode: Annotated[
-        str, typer.Option(help="Engine of the decode node; default: mlx where installed, else torch.")
+        str, typer.Option(help="Engine of the node that decodes then; default: mlx where installed, else torch.")
     ] = "",
     nodes: Annotated[
         Path | None,
@@ -110,17 +113,16 @@ def command(
     ] = False,
     start_timeout: Annotated[float, typer.Option(help="Longest time until all are healthy, seconds.")] = 300.0,
 ) -> None:
-    """Start everything on this machine: gateway, router, cache index, a prefill and a decode node."""
+    """Start everything on this machine: gateway, router, cache index, and two workers.
+
+    Each worker prefills and decodes, as every request has it, and goes on alone when the other is gone.
+    """
     check_level(log_level)
     configure_logging("up", log_level)
+    if nodes and (prefill or decode):
+        raise ConfigurationError("--nodes: its tables name the engines; leave out --prefill and --decode")
+    specs = read_topology(nodes) if nodes else default_topology(prefill, decode, second=_second_engine())
     model_dir = _find_model(model)
-    specs = (
-        read_topology(nodes)
-        if nodes
-        else default_topology(
-            parse_engine(prefill, "--prefill"), parse_engine(decode or _default_decode_engine(), "--decode")
-        )
-    )
     name = model_name or (served_name_of(model_dir) if model else "baton-demo")
     given = _given(
         api_keys_file=api_keys_file,
@@ -293,5 +295,5 @@ def _find_model(model: str) -> Path:
     return folder.resolve()
 
 
-def _default_decode_engine() -> str:
+def _second_engine() -> EngineName:
     return "mlx" if importlib.util.find_spec("mlx_lm") and importlib.util.find_spec("mlx.core") else "torch"

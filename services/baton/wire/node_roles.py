@@ -37,6 +37,11 @@ def role_word(number: int) -> str:
     return _WORDS.get(number, "?")
 
 
+def parts_words(number: int) -> str:
+    """Return which parts a node may play, for people: "any", or the one that it is pinned to."""
+    return "any" if number == node_pb2.NODE_ROLE_WORKER else role_word(number)
+
+
 def prefills(node: node_pb2.NodeDescription) -> bool:
     """Return whether a node computes prompts for others."""
     return node.role in _WORDS and can_prefill(_WORDS[node.role])

@@ -50,7 +50,7 @@ def test_the_table_says_who_does_what_and_changes_with_the_link() -> None:
 
         cells = {str(column.header): list(column.cells) for column in table.columns}
         assert cells["plan"] == roles
-        assert cells["today"] == ["prefill", "decode"]
+        assert cells["may"] == ["prefill", "decode"]
 
 
 def test_the_sentences_compare_the_pair_with_the_best_single_node() -> None:
@@ -73,10 +73,10 @@ def test_the_plan_is_set_beside_what_the_roles_of_today_give() -> None:
     lines = sentences(plan_states(states, LLAMA_3_1_8B, REQUEST), LLAMA_3_1_8B, "llama", REQUEST)
 
     assert "spark alone, first token after" in lines[1]
-    assert lines[2].startswith("In the roles of today: ultra alone, first token after")
+    assert lines[2].startswith("As nodes are pinned: ultra alone, first token after")
     states.pop()
     alone = sentences(plan_states(states, LLAMA_3_1_8B, REQUEST), LLAMA_3_1_8B, "llama", REQUEST)
-    assert alone[2] == "In the roles of today no node can serve it."
+    assert alone[2] == "As nodes are pinned, none can serve it."
 
 
 def test_free_memory_counts_where_the_engine_computes_in_it() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from baton.cli.local.topology import NodeSpec, default_topology, node_ids, parse_engine, read_topology
 from baton.errors import ConfigurationError
+from baton.node.settings import EngineName
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -16,9 +17,20 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_default_is_one_prefill_and_one_decode_node() -> None:
-    """Their ids say what they are."""
-    assert [node_id for node_id, _ in node_ids(default_topology("torch", "mlx"))] == ["prefill-torch", "decode-mlx"]
+@pytest.mark.parametrize(
+    ("prefill", "decode", "second", "expected"),
+    [
+        ("", "", "mlx", ["worker-torch", "worker-mlx"]),
+        ("", "", "torch", ["worker-torch-1", "worker-torch-2"]),
+        ("mock", "", "mlx", ["prefill-mock", "decode-mlx"]),
+        ("", "mock", "mlx", ["prefill-torch", "decode-mock"]),
+    ],
+)
+def test_two_workers_play_any_part_unless_an_engine_is_named_for_one(
+    prefill: str, decode: str, second: EngineName, expected: list[str]
+) -> None:
+    """Their ids say what they may do."""
+    assert [node_id for node_id, _ in node_ids(default_topology(prefill, decode, second=second))] == expected
 
 
 def test_a_file_gives_kinds_counts_and_settings(tmp_path: Path) -> None:

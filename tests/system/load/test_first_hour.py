@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -72,12 +72,12 @@ def test_each_process_has_one_line_until_all_are_up(demo: Up) -> None:
 
 
 def test_the_first_answer_is_that_of_the_readme(demo: Up) -> None:
-    """One engine has computed the prompt, the other one the answer."""
+    """By whichever worker was the cheapest, or by both."""
     body = {"model": "baton-demo", "temperature": 0, "max_tokens": 64}
     answer = demo.ask("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "What is 12 + 30?"}]})
 
     assert answer["choices"][0]["message"]["content"] == "12 + 30 = 42"
-    assert (answer["baton"]["prefill_node"], answer["baton"]["decode_node"]) == ("prefill-torch", "decode-mlx")
+    assert {answer["baton"]["prefill_node"], answer["baton"]["decode_node"]} <= {"worker-torch", "worker-mlx"}
 
 
 def test_every_process_stays_below_a_gigabyte(demo: Up) -> None:
@@ -91,8 +91,13 @@ def test_every_process_stays_below_a_gigabyte(demo: Up) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         num_tokens = sum(threads.map(ask, range(NUM_PROMPTS)))
-    resident = {process.cmdline()[4]: process.memory_info().rss for process in demo.process.children()}
+    resident = {_name_of(process.cmdline()): process.memory_info().rss for process in demo.process.children()}
     print(f"\n{NUM_PROMPTS} prompts, {num_tokens} tokens: {resident}")
 
-    assert set(resident) == {"gateway", "router", "cache-index", "prefill", "decode"}
+    assert set(resident) == {"gateway", "router", "cache-index", "worker-torch", "worker-mlx"}
     assert max(resident.values()) < MOST_BYTES
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return the node's name, else the role."""
+    return next((text.removeprefix("--node-id=") for text in command if text.startswith("--node-id=")), command[4])

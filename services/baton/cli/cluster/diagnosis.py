@@ -22,7 +22,7 @@ from baton.kv_transport.link_probe import measure_link
 from baton.router.kv_compatibility import wire_options
 from baton.router.proto import description_from_proto
 from baton.rpc.channel import open_channel
-from baton.wire.node_roles import decodes, prefills, role_word
+from baton.wire.node_roles import decodes, parts_words, prefills
 from baton.wire.quantities import candidate_from_proto, seconds_from_duration
 
 CALL_SECONDS = 5.0
@@ -37,6 +37,7 @@ class NodeFinding:
 
     node_id: str
     role: str
+    """Which parts it may play: "prefill", "decode" or "any"."""
     address: str
     is_serving: bool
     """Whether its gRPC server answered."""
@@ -124,7 +125,7 @@ async def diagnose(
 
 async def _ask_node(node: node_pb2.NodeDescription, *, is_reached: bool) -> NodeFinding:
     """Ask a node from here; one that only other nodes reach, as policies of Kubernetes have it, is no problem."""
-    role = role_word(node.role)
+    role = parts_words(node.role)
     if not await is_serving(node.address, CALL_SECONDS):
         if is_reached:
             return NodeFinding(node.node_id, role, node.address, False, node.fast_address, is_reached_by_nodes=True)

@@ -18,7 +18,7 @@ from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 from baton.errors import NotFoundError
 from baton.internal.v1 import router_service_pb2
-from baton.wire.node_roles import role_from_proto, role_word
+from baton.wire.node_roles import parts_words, role_from_proto
 from baton.wire.quantities import profile_from_proto, seconds_from_duration, shape_from_proto
 
 
@@ -87,18 +87,18 @@ def plan_node(state: router_service_pb2.NodeState) -> PlanNode:
 
 
 def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan, shape: ModelShape) -> Table:
-    """Return one row per node; what serves the request soonest is bold.
+    """Return one row per node: which parts it may play, and which it should; what serves the request soonest is bold.
 
     The context is that of one sequence, as the model or the memory bounds it; tokens are those of all sequences.
     """
     reasons = ["note"] if any(part.reason for part in plan.parts) else []
-    headings = ("node", "today", "plan", "prefill", "step", "KV room", "tokens", "context", *reasons)
+    headings = ("node", "may", "plan", "prefill", "step", "KV room", "tokens", "context", *reasons)
     table = Table(*headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     chosen = {plan.choice.decode_node_id, plan.choice.prefill_node_id} if plan.choice else set()
     for state, part in zip(states, plan.parts, strict=True):
         table.add_row(
             part.node_id,
-            role_word(state.node.role),
+            parts_words(state.node.role),
             "-" if part.role == "none" else part.role,
             format_seconds(part.prefill_seconds),
             format_seconds(part.step_seconds),
@@ -123,9 +123,9 @@ def sentences(plan: ClusterPlan, shape: ModelShape, model: str, request: Placeme
     if plan.alone and not plan.choice.is_local:
         lines.append(f"Without a second node: {_described(plan.alone)}.")
     if plan.today is None:
-        lines.append("In the roles of today no node can serve it.")
+        lines.append("As nodes are pinned, none can serve it.")
     elif plan.today != plan.choice:
-        lines.append(f"In the roles of today: {_described(plan.today)}.")
+        lines.append(f"As nodes are pinned: {_described(plan.today)}.")
     return lines
 
 

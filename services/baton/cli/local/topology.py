@@ -1,4 +1,4 @@
-"""Which workers `baton up` starts: a default pair, or the `[[node]]` tables of a TOML file."""
+"""Which workers `baton up` starts: two that play any part, a pinned pair, or the `[[node]]` tables of a TOML file."""
 
 from __future__ import annotations
 
@@ -45,9 +45,20 @@ class NodeSpec:
     """Further settings of the worker by field name, e.g. {"num_blocks": "512"}."""
 
 
-def default_topology(prefill: EngineName, decode: EngineName) -> Sequence[NodeSpec]:
-    """Return one prefill and one decode node."""
-    return (NodeSpec("prefill", prefill), NodeSpec("decode", decode))
+def default_topology(prefill: str, decode: str, *, second: EngineName) -> Sequence[NodeSpec]:
+    """Return two workers that play any part, or, where either engine is named, one node pinned to each part.
+
+    Args:
+        prefill: Engine of the node that prefills; empty: torch, as of the first worker.
+        decode: Engine of the node that decodes; empty: `second`.
+        second: Engine of the second worker.
+
+    Raises:
+        ConfigurationError: If a named engine is none.
+    """
+    engines = parse_engine(prefill or "torch", "--prefill"), parse_engine(decode or second, "--decode")
+    roles: tuple[NodeRole, NodeRole] = ("prefill", "decode") if prefill or decode else ("worker", "worker")
+    return tuple(NodeSpec(role, engine) for role, engine in zip(roles, engines, strict=True))
 
 
 def parse_engine(text: str, key: str) -> EngineName:

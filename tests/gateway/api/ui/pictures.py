@@ -18,9 +18,17 @@ MODEL = "llama-3.1-8b-instruct"
 LAYERS = 32
 
 
-def picture(num_nodes: int, *, name: str = "") -> Mapping[str, Any]:
-    """Return the state of a cluster: every second node prefills; one drains, one is silent, one link is slow."""
+def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Mapping[str, Any]:
+    """Return the state of a cluster: every second node prefills; one drains, one is silent, one link is slow.
+
+    Args:
+        num_nodes: How many.
+        name: The request whose frames are wanted.
+        are_workers: Whether all may play any part.
+    """
     states = list(_states(num_nodes))
+    for state in states if are_workers else ():
+        state.node.role = node_pb2.NODE_ROLE_WORKER
     return state_document(MODEL, "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
 
 

@@ -162,6 +162,18 @@ def test_a_glance_says_what_is_wrong(page: Page) -> None:
     expect(page.locator("#summary")).to_contain_text("14 of 16")
 
 
+def test_a_worker_stands_where_it_has_worked_of_late(page: Page) -> None:
+    """Two that may play any part: the one that computed prompts for the other is drawn as the one that prefills."""
+    show(page, picture(2, are_workers=True))
+
+    expect(page.locator("#senders .node")).to_have_attribute("data-key", "prefill-dgx-spark-0")
+    expect(page.locator("#receivers .node")).to_have_attribute("data-key", "decode-m3-ultra-0")
+    expect(page.locator("#senders .device")).to_contain_text("any part · of late")
+    expect(page.locator("#senders .device")).to_contain_text("62 TFLOP/s, 740 GB/s")
+    tell(page, {**picture(2, are_workers=True), "requests": []})
+    expect(page.locator("#receivers .node")).to_have_count(2)
+
+
 def test_what_is_not_there_is_said_to_be_and_what_to_do(page: Page) -> None:
     """No node, a node that has left, a gateway that does not answer: with the last numbers, marked as old."""
     show(page, picture(0), width="phone")

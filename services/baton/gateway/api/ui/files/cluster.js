@@ -8,18 +8,18 @@ const SLOW_SHARE = 0.25; // of what half of the links reach
 
 /** Draw all nodes: those registered, and those that no longer are. */
 export function drawCluster(state, nodes, isKnown) {
-  const senders = nodes.filter((node) => node.role === "prefill");
-  const receivers = nodes.filter((node) => node.role !== "prefill");
+  const senders = nodes.filter((node) => isSender(node, state.requests));
+  const receivers = nodes.filter((node) => !senders.includes(node));
   const links = linksInUse(state);
   byId("no-node").hidden = !isKnown || nodes.length > 0;
   byId("no-node").textContent =
-    "No node is registered with the router. Start one with `baton serve prefill`, `baton serve decode` or `baton serve worker` " +
+    "No node is registered with the router. Start one with `baton serve worker`, or with `baton serve prefill` or `baton serve decode`, which pin its part, " +
     "and the router's address (--router-address HOST:PORT); it appears here once it has loaded the model.";
   byId("cluster").hidden = nodes.length === 0;
   byId("cluster").className = senders.length && receivers.length && Math.max(senders.length, receivers.length) <= MAX_DRAWN ? "drawn" : "";
   document.body.classList.toggle("many", nodes.length > 2 * MAX_DRAWN);
-  drawSide(byId("senders"), "Prefill", senders, links, state.model);
-  drawSide(byId("receivers"), receivers.some((node) => node.role === "worker") ? "Decode and workers" : "Decode", receivers, links, state.model);
+  drawSide(byId("senders"), "Prefill", senders, links, state);
+  drawSide(byId("receivers"), receivers.some((node) => node.role === "worker") ? "Decode, or any part" : "Decode", receivers, links, state);
   drawSummary(state, nodes);
   drawLines(links);
 }
@@ -58,22 +58,35 @@ const isOnItsWay = (request) => request.state === "prefilling" || (request.state
 /** Return from where a request's KV comes; empty: it is computed where it is decoded. */
 const source = (request) => request.pull_node || (request.prefill_node === request.decode_node ? "" : request.prefill_node);
 
-function drawSide(side, title, nodes, links, model) {
+/** Return of the last requests how many prompts a node computed for others, and how many outputs it decoded. */
+const partsOf = (node, requests) => [
+  requests.filter((request) => !request.pull_node && source(request) === node.id).length,
+  requests.filter((request) => request.decode_node === node.id).length,
+];
+
+/** Return whether a node prefills for others rather than decodes: because it is pinned to that, or of late. */
+function isSender(node, requests) {
+  const [sent, decoded] = partsOf(node, requests);
+  return node.role === "prefill" || (node.role === "worker" && sent > decoded);
+}
+
+function drawSide(side, title, nodes, links, state) {
   side.hidden = nodes.length === 0;
   put(side, "h3", `${title} · ${count(nodes.length, "node")}`);
   sync(side.querySelector(".nodes"), nodes, (node) => node.id, () => stamp("node"), (card, node) => {
-    fillNode(card, node, model);
+    fillNode(card, node, state);
     fillLinks(card, links.filter((link) => link.to === node.id));
   });
 }
 
-function fillNode(card, node, model) {
+function fillNode(card, node, { model, requests }) {
   const [kind, word] = condition(node);
   card.className = `node ${kind}`;
   put(card, ".name", node.id);
   put(card, ".badge", word);
-  const speed = node.role === "prefill" ? amount(node.prefill_flops, "FLOP/s") : amount(node.decode_bytes_per_second, "B/s");
-  const parts = [node.role === "worker" ? "worker" : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, node.model === model ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
+  const rates = [node.role === "decode" ? "" : amount(node.prefill_flops, "FLOP/s"), node.role === "prefill" ? "" : amount(node.decode_bytes_per_second, "B/s")];
+  const speed = rates.filter(Boolean).join(", "), isWorker = node.role === "worker", [sent, decoded] = partsOf(node, requests);
+  const parts = [isWorker ? "any part" : `pinned to ${node.role}`, isWorker && sent + decoded ? `of late ${count(sent, "prompt")} for others, ${decoded} decoded` : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, node.model === model ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
   put(card, ".device", parts.filter(Boolean).join(" · "));
   put(card, ".load", loadOf(node).map((part) => part.replaceAll(" ", "\u00a0")).join(" · "));
   put(card, ".share", `${Math.round(100 * node.used_share)} % of ${amount(node.pool_tokens, "")} tokens`.replace("  ", " "));
