@@ -45,7 +45,8 @@ YarnCheckpointName = Literal[
     "yarn_smollm3",
     "yarn_gpt_oss",
 ]
-CheckpointName = BaseCheckpointName | FamilyCheckpointName | YarnCheckpointName
+WideCheckpointName = Literal["wide_llama", "wide_qwen3"]
+CheckpointName = BaseCheckpointName | FamilyCheckpointName | YarnCheckpointName | WideCheckpointName
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
@@ -85,6 +86,8 @@ _SEEDS: dict[CheckpointName, int] = {
     "yarn_qwen3_moe": 1,
     "yarn_smollm3": 1,
     "yarn_gpt_oss": 2,
+    "wide_llama": 3,
+    "wide_qwen3": 4,
 }
 """Seeds whose greedy outputs keep varying, and whose best token leads by 0.0003 or more (logits vary by 1)."""
 
@@ -112,6 +115,9 @@ _BASE: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": 2,
 }
+
+_WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8}
+"""Sizes that groups of 128 elements divide."""
 
 _YARN_OPTIONS: dict[str, dict[str, Any]] = {
     "llama": {"attention_factor": 1.2, "beta_fast": 2.0, "beta_slow": 0.5},
@@ -164,6 +170,10 @@ def _config_of(name: CheckpointName) -> Any:
 def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
     if name == "llama":
         return LlamaConfig(**_BASE, rope_parameters=rope)
+    if name == "wide_llama":
+        return LlamaConfig(**_BASE | _WIDE, rope_parameters=rope)
+    if name == "wide_qwen3":
+        return Qwen3Config(**_BASE | _WIDE, head_dim=32, rope_parameters=rope)
     if name == "llama3":
         scaling = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 64}
         frequencies = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from baton.cli.app import make_app
 from baton.cli.models import pull
 from baton.cli.terminal.console import make_console
+from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.gateway.settings import GatewaySettings
+from checkpoints import checkpoint
 from weights.fake_hub import COMMIT, FakeHub, serving
 from weights.test_hub import FILES, point_at
 
@@ -45,3 +47,14 @@ def test_a_setting_names_a_model_of_a_hub(hub: FakeHub) -> None:
 
     assert settings.served_name == "org/tiny"
     assert settings.model_dir == pull("org/tiny", make_console())
+
+
+def test_a_digest_is_printed_of_some_rows_or_all() -> None:
+    """The sampled one is what nodes compare."""
+    app, run = make_app(["models"]), CliRunner().invoke
+    folder = checkpoint("llama")
+
+    sampled, full = (run(app, ["models", "digest", str(folder), *more]).stdout.strip() for more in ([], ["--full"]))
+
+    assert sampled == read_checkpoint(folder).weights_digest()
+    assert full == read_checkpoint(folder).weights_digest(is_full=True) != sampled

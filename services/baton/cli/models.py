@@ -39,6 +39,18 @@ def list_command() -> None:
     print_table(make_console(), table)
 
 
+@app.command("digest")
+def digest_command(
+    model: Annotated[str, typer.Argument(help="A folder, or org/name[@revision].")],
+    *,
+    is_full: Annotated[bool, typer.Option("--full", help="Read every weight, not some rows of each tensor.")] = False,
+) -> None:
+    """Print the digest of what a model computes: equal digests are the same model, in whatever container."""
+    from baton.engine.checkpoint.model_folder import read_checkpoint  # takes as long to import as all else here
+
+    print(read_checkpoint(pull(model, Console(stderr=True))).weights_digest(is_full=is_full))
+
+
 def pull(model: str, console: Console) -> Path:
     """Return the folder of a model; what has to be fetched is shown as it comes.
 

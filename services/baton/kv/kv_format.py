@@ -83,19 +83,21 @@ class KvLayout:
     model_id: str
     """Served name, for people; not compared."""
     model_revision_digest: str
-    """Digest of configuration, end tokens and weights, 32 hexadecimal digits."""
+    """Digest of configuration, end tokens and weights in float32, whatever holds them: 32 hexadecimal digits."""
     tokenizer_digest: str
     """Digest of the tokenizer files; empty: not known, not compared."""
     layers: tuple[LayerSpec, ...]
     """One per layer, in order of depth."""
     dtype: KvDtype
-    """Number format of the cache."""
+    """Number format of the cache, and of activations."""
     rope_state: RopeState = "rotated_half"
     """Whether K is rotated."""
     protocol_version: int = PROTOCOL_VERSION
     """Version of the stream's rules."""
     wire: WireFormat | None = None
     """In what a stream's frames are; None: in `dtype`. Not compared: it is a stream's, not a cache's."""
+    weight_rounding: str = "none"
+    """To what weights are rounded before they are multiplied: told, not compared, as kv.proto says."""
 
     @property
     def wire_format(self) -> WireFormat:

@@ -119,6 +119,7 @@ def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
         dtype=_DTYPES[layout.dtype],
         wire_dtype=_DTYPES[layout.wire.keys] if layout.wire else generation_pb2.KV_DTYPE_UNSPECIFIED,
         value_wire_dtype=_DTYPES[layout.wire.values] if layout.wire else generation_pb2.KV_DTYPE_UNSPECIFIED,
+        weight_rounding=layout.weight_rounding,
     )
 
 
@@ -140,6 +141,7 @@ def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvL
         dtype=dtype_from_proto(message.dtype, field=f"{field}.dtype"),
         rope_state=_ROPE_STATES_BACK[message.rope_state],
         protocol_version=message.protocol_version,
+        weight_rounding=message.weight_rounding or "none",
     )
 
 

@@ -73,18 +73,18 @@ def test_tied_embeddings_are_seen_in_the_files() -> None:
 
 def test_revision_digest_changes_with_weights_and_configuration(tmp_path: Path) -> None:
     """Copies have one digest; other weights or another configuration have another."""
-    original = read_checkpoint(checkpoint("llama")).revision_digest
+    original = read_checkpoint(checkpoint("llama")).weights_digest()
     folder = copy_with(tmp_path, "llama")
-    copied = read_checkpoint(folder).revision_digest
+    copied = read_checkpoint(folder).weights_digest()
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    retrained = read_checkpoint(folder).revision_digest
+    retrained = read_checkpoint(folder).weights_digest()
 
     assert copied == original
     assert retrained != original
-    assert read_checkpoint(copy_with(tmp_path / "b", "llama", rms_norm_eps=1e-3)).revision_digest != original
+    assert read_checkpoint(copy_with(tmp_path / "b", "llama", rms_norm_eps=1e-3)).weights_digest() != original
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0not json", b"\x02\0\0\0\0\0\0\0[]", b"version https"])
@@ -100,11 +100,11 @@ def test_a_broken_weights_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_nodes_with_other_end_tokens_serve_another_revision(tmp_path: Path) -> None:
     """generation_config.json is edited more often than weights; a request must not move between the two."""
     folder = copy_with(tmp_path, "llama")
-    original = read_checkpoint(folder).revision_digest
+    original = read_checkpoint(folder).weights_digest()
 
     (folder / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
 
-    assert read_checkpoint(folder).revision_digest != original
+    assert read_checkpoint(folder).weights_digest() != original
 
 
 ROPE_TYPES = r"rope_scaling\.type: expected default, linear, llama3, yarn, got "

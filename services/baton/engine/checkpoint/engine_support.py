@@ -18,12 +18,7 @@ def check_torch_computes(checkpoint: Checkpoint) -> None:
     Raises:
         ConfigurationError: Naming the field.
     """
-    if checkpoint.quantization is not None:
-        cause = f"quantization: weights of {checkpoint.quantization.bits} bits in MLX's format are for the mlx engine"
-        raise ConfigurationError(f"model {checkpoint.directory}: {cause}")
-    if quantization := checkpoint.config.get("quantization_config"):
-        cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
-        raise ConfigurationError(f"model {checkpoint.directory}: {cause}")
+    _check_format(checkpoint)
 
 
 def check_mlx_computes(checkpoint: Checkpoint) -> None:
@@ -36,6 +31,7 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
         raise ConfigurationError(
             f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
         )
+    _check_format(checkpoint)
     is_gemma = checkpoint.family.startswith("gemma")
     activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
     if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
@@ -47,3 +43,11 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
                 f"model {checkpoint.directory}: {name}: the mlx engine expected default, got {kind!r}:"
                 f" mlx-lm scales no such rotary embedding of {checkpoint.family}"
             )
+
+
+def _check_format(checkpoint: Checkpoint) -> None:
+    """Refuse packed weights that an engine would not read, or would round again as it does."""
+    told = checkpoint.config.get("quantization_config")
+    if told and checkpoint.quantization is None:  # mlx-lm writes its own under both keys
+        problem = f"quantization_config {told.get('quant_method')!r} is not served: take the model in MLX's format"
+        raise ConfigurationError(f"model {checkpoint.directory}: {problem} (mlx_lm.convert -q), or unquantised")

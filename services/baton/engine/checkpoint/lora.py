@@ -14,7 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from baton.engine.checkpoint.model_folder import Checkpoint, read_json, tensor_shapes
+from baton.engine.checkpoint.model_folder import Checkpoint, read_json
+from baton.engine.checkpoint.tensor_files import tensor_shapes
 from baton.errors import ConfigurationError
 from baton.kv.adapter import Adapter
 

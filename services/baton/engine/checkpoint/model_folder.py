@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
 from baton.engine.checkpoint.rope import check_rope
+from baton.engine.checkpoint.tensor_files import StoredTensor, stored_tensors
+from baton.engine.checkpoint.weights import Weight, read_weights, weights_digest
 from baton.engine.runners.base import ModelInfo
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
@@ -39,15 +39,10 @@ TORCH_ONLY_FAMILIES = ("gpt_oss",)
 
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
-_EXPERTS_OF_MLX = ".switch_mlp."
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
 _SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pth", "*.pt", "*.onnx")
-_POINTER_BEGIN = b"version "
-"""First bytes of what Git leaves where LFS keeps a file."""
-_DIGEST_PAGES = 64
-_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +55,37 @@ class Checkpoint:
     """config.json."""
     eos_token_ids: tuple[int, ...]
     """End tokens, from generation_config.json where it has them, else config.json."""
-    tensor_shapes: Mapping[str, tuple[int, ...]]
-    """Shape of every tensor in the safetensors files; of packed ones, as if they were not."""
-    revision_digest: str
-    """Digest of configuration, end tokens and weights."""
+    weights: Mapping[str, Weight]
+    """Every tensor by its name in Hugging Face's folders, as it is computed with, whatever the files hold."""
     quantization: Quantization | None = None
     """How MLX packed the weights; None: they are as they were trained."""
+    is_repacked: bool = False
+    """Whether the files hold other tensors than `weights`: packed ones, or those of experts stacked."""
+    is_unpacked: bool = False
+    """Whether the engine holds packed weights as numbers of its dtype."""
+
+    @property
+    def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of every tensor."""
+        return {name: weight.shape for name, weight in self.weights.items()}
+
+    def weights_digest(self, *, is_full: bool = False) -> str:
+        """Return the digest of configuration, end tokens and weights: of some rows of each, or of all."""
+        is_tied = bool(self.config.get("tie_word_embeddings", self.is_tied))
+        facts = (self.eos_token_ids, self.num_experts, *map(astuple, self.layer_specs()))
+        return weights_digest(self.config, facts, self.weights, is_tied=is_tied, is_full=is_full)
+
+    def unpacked(self) -> Checkpoint:
+        """Return the same for an engine that holds every weight as if it had not been packed."""
+        return replace(self, quantization=None, is_unpacked=self.quantization is not None)
+
+    def weight_rounding(self, dtype: KvDtype) -> str:
+        """Return to what an engine that computes in `dtype` rounds weights, as KvLayout.weight_rounding says it."""
+        if dtype is KvDtype.FLOAT32:
+            return "none"
+        own = {KvDtype.BFLOAT16: "BF16", KvDtype.FLOAT16: "F16"}[dtype]
+        is_held = not self.is_unpacked and all(weight.dtype == own for weight in self.weights.values())
+        return "none" if is_held else dtype.value
 
     @property
     def family(self) -> str:
@@ -110,9 +130,9 @@ class Checkpoint:
         sizes = {
             name: math.prod(shape)
             for name, shape in self.tensor_shapes.items()
-            if ".layers." in name and (len(shape) == 2 or _EXPERTS_OF_MLX in name)
+            if ".layers." in name and len(shape) > 1 and not name.endswith("bias")
         }
-        num_expert = sum(size for name, size in sizes.items() if _is_of_experts(name))
+        num_expert = sum(size for name, size in sizes.items() if ".experts." in name)
         num_chosen = int(self.config.get("num_experts_per_tok") or 0)
         return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
 
@@ -142,7 +162,12 @@ class Checkpoint:
         num_head = vocabulary_size * hidden_size
         return ModelInfo(
             layout=KvLayout(
-                model_id, self.revision_digest, tokenizer_digest(self.directory), self.layer_specs(), dtype
+                model_id,
+                self.weights_digest(),
+                tokenizer_digest(self.directory),
+                self.layer_specs(),
+                dtype,
+                weight_rounding=self.weight_rounding(dtype),
             ),
             num_linear_parameters=num_linear,
             num_head_parameters=num_head,
@@ -173,16 +198,14 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     _check_sizes(directory, config)
     check_rope(directory, config)
     _check_layers(directory, config)
-    files = _weight_files(directory)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        shapes.update(tensor_shapes(file))
+    stored: dict[str, StoredTensor] = {}
+    for file in _weight_files(directory):
+        stored.update(stored_tensors(file))
     end_token_ids = _eos_token_ids(directory, config)
     quantization = read_quantization(str(directory), config)
-    if quantization is not None:
-        shapes = quantization.shapes(shapes)
-    revision_digest = _revision_digest(config, end_token_ids, files)
-    return Checkpoint(directory, config, end_token_ids, shapes, revision_digest, quantization)
+    weights = read_weights(stored, quantization)
+    is_repacked = quantization is not None or not weights.keys() <= stored.keys()
+    return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked)
 
 
 def _check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
@@ -211,11 +234,6 @@ def _weight_files(directory: Path) -> list[Path]:
         problem = f"{len(missing)} of {len(named)} weight files are missing, among them {missing[0]}: fetch them"
         raise ConfigurationError(f"model {directory}: {problem}")
     return files
-
-
-def _is_of_experts(name: str) -> bool:
-    """Return whether a tensor is one expert's, or all experts' as MLX saves them."""
-    return ".experts." in name or _EXPERTS_OF_MLX in name
 
 
 def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
@@ -262,57 +280,3 @@ def _eos_token_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...
     if value is None:
         return ()
     return tuple(int(token_id) for token_id in value) if isinstance(value, list) else (int(value),)
-
-
-def tensor_shapes(file: Path, *, kind: str = "model") -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a safetensors file.
-
-    Raises:
-        ConfigurationError: If it is no such file, or only the beginning of one; `kind` says what its folder is.
-    """
-    try:
-        text = _safetensors_header(file)
-        header = json.loads(text)
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        _check_whole(file, 8 + len(text) + max(ends, default=0), kind)
-        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-    except (struct.error, ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f"{kind} {file.parent}: {file.name} is not a safetensors file: {error}") from error
-
-
-def _check_whole(file: Path, num_bytes: int, kind: str) -> None:
-    if (num_present := file.stat().st_size) < num_bytes:
-        problem = f"{file.name} is cut short: {num_present} of {num_bytes} bytes are there; fetch it again"
-        raise ConfigurationError(f"{kind} {file.parent}: {problem}")
-
-
-def _safetensors_header(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        begin = stream.read(8)
-        if begin == _POINTER_BEGIN:
-            raise ValueError("it is a pointer of Git LFS; run `git lfs pull` in the folder")
-        (num_bytes,) = struct.unpack("<Q", begin)
-        text = stream.read(min(num_bytes, file.stat().st_size))  # any eight bytes are a length
-    if len(text) < num_bytes:
-        raise ValueError("it ends within its header; fetch it again")
-    return text
-
-
-def _revision_digest(config: Mapping[str, Any], end_token_ids: tuple[int, ...], files: list[Path]) -> str:
-    """Digest the configuration, the end tokens and, per weights file, its size, header and evenly spaced pages.
-
-    End tokens decide where an output ends and what `min_tokens` masks: nodes that differ in them differ in the answer.
-
-    Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every
-    page.
-    """
-    digest = blake2b(json.dumps([config, end_token_ids], sort_keys=True).encode(), digest_size=16)
-    for file in files:
-        num_bytes = file.stat().st_size
-        digest.update(f"\0{file.name}\0{num_bytes}\0".encode())
-        digest.update(_safetensors_header(file))
-        with file.open("rb") as stream:
-            for page in range(_DIGEST_PAGES):
-                stream.seek(max(0, num_bytes - _PAGE_BYTES) * page // (_DIGEST_PAGES - 1))
-                digest.update(stream.read(_PAGE_BYTES))
-    return digest.hexdigest()

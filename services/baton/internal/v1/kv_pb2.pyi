@@ -42,7 +42,7 @@ class KvLayerSpec(_message.Message):
     def __init__(self, attention_kind: _Optional[_Union[AttentionKind, str]] = ..., kv_head_count: _Optional[int] = ..., key_head_dim: _Optional[int] = ..., value_head_dim: _Optional[int] = ..., sliding_window_token_count: _Optional[int] = ...) -> None: ...
 
 class KvLayout(_message.Message):
-    __slots__ = ("protocol_version", "model_id", "model_revision_digest", "tokenizer_digest", "layers", "rope_state", "dtype", "wire_dtype", "value_wire_dtype")
+    __slots__ = ("protocol_version", "model_id", "model_revision_digest", "tokenizer_digest", "layers", "rope_state", "dtype", "wire_dtype", "value_wire_dtype", "weight_rounding")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_REVISION_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class KvLayout(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_ROUNDING_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_id: str
     model_revision_digest: str
@@ -61,7 +62,8 @@ class KvLayout(_message.Message):
     dtype: _generation_pb2.KvDtype
     wire_dtype: _generation_pb2.KvDtype
     value_wire_dtype: _generation_pb2.KvDtype
-    def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ...) -> None: ...
+    weight_rounding: str
+    def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., weight_rounding: _Optional[str] = ...) -> None: ...
 
 class TransferClaims(_message.Message):
     __slots__ = ("request_id", "source_node_id", "destination_node_id", "salt_digest", "token_count", "blocks_digest", "expires_at")

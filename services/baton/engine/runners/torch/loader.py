@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint.engine_support import check_torch_computes
 from baton.engine.checkpoint.lora import LoraFolder, read_adapters
-from baton.engine.checkpoint.model_folder import read_checkpoint
+from baton.engine.checkpoint.model_folder import Checkpoint, read_checkpoint
+from baton.engine.checkpoint.weights import ALL, Weight
 from baton.engine.kv_cache.pool_size import (
     DEFAULT_BOUNDS,
     PoolBounds,
@@ -171,6 +172,7 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
 class _Whole(NamedTuple):
     """What is loaded, before its weights are."""
 
+    checkpoint: Checkpoint
     info: ModelInfo
     folders: tuple[LoraFolder, ...]
 
@@ -179,19 +181,21 @@ def _read(options: LoadOptions) -> _Whole:
     options.check()
     checkpoint = read_checkpoint(options.directory)
     check_torch_computes(checkpoint)
+    checkpoint = checkpoint.unpacked()
     device = _describe(options.torch_device)
     info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
     saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)
     revision = revision_of(info.layout.model_revision_digest, options.weight_dtype)
+    rounding = info.layout.weight_rounding if options.weight_dtype == "auto" else options.weight_dtype
     folders = read_adapters(options.adapters, checkpoint)
     info = replace(
         info,
-        layout=replace(info.layout, model_revision_digest=revision),
+        layout=replace(info.layout, model_revision_digest=revision, weight_rounding=rounding),
         weight_bytes=info.weight_bytes - saved_bits * info.num_linear_parameters // 8,
         accelerator_id=_accelerator_id(options.torch_device),
         adapters=tuple(folder.adapter for folder in folders),
     )
-    return _Whole(info, folders)
+    return _Whole(checkpoint, info, folders)
 
 
 def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
@@ -202,9 +206,9 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     """
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
-    info, folders = _read(options)
+    checkpoint, info, folders = _read(options)
     try:
-        model = _load_model(options, ranks)
+        model = _load_model(checkpoint, options, ranks)
         adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
         ops = choose_ops(options.torch_device, options.torch_dtype)
         backbone = _backbone_of(model, info, options, ops, ranks, adapters)
@@ -246,17 +250,37 @@ def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> Poo
     return chosen
 
 
-def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Unpacked:
+    """A tensor of a state dictionary that is made when transformers takes it, as slices of safetensors are."""
+
+    weight: Weight
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        """Return the elements; transformers asks for all."""
+        tensor = torch.from_numpy(self.weight.read(ALL)).reshape(self.weight.shape)
+        return tensor if rows is Ellipsis else tensor[rows]
+
+
+def _load_model(checkpoint: Checkpoint, options: LoadOptions, ranks: Ranks) -> Any:
     register_attention()
     transformers_logging.disable_progress_bar()
-    model, report = AutoModelForCausalLM.from_pretrained(
-        options.directory,
+    source: tuple[Any, ...] = (AutoModelForCausalLM, options.directory, {})
+    if checkpoint.is_repacked:  # in numbers and names that transformers does not read
+        config = AutoConfig.from_pretrained(options.directory, local_files_only=True, trust_remote_code=False)
+        vars(config).pop("quantization_config", None)
+        tensors = {name: _Unpacked(weight) for name, weight in checkpoint.weights.items()}
+        source = (MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], None, {"config": config, "state_dict": tensors})
+    model_class, directory, others = source
+    model, report = model_class.from_pretrained(
+        directory,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
         dtype=options.torch_dtype,
         attn_implementation=ATTENTION_NAME,
         output_loading_info=True,
+        **others,
     )
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         named = f"{len(missing)} tensors are missing, among them {missing[0]}"

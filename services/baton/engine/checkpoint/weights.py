@@ -1,0 +1,166 @@
+"""The weights of a model in Hugging Face's names and orientation, in float32, whatever container holds them.
+
+A digest over them is blind to the container and to the engine: it tells whether two folders are the same function.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from baton.engine.checkpoint.quantization import Quantization
+from baton.engine.checkpoint.rope import rope_parameters
+from baton.engine.checkpoint.tensor_files import Floats, StoredTensor
+
+Rows = slice | np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Which rows are read."""
+ALL = slice(None)
+
+_PACKED_PARTS = (".scales", ".biases")
+_SAMPLED_ROWS = 16
+"""Rows of a tensor that a sampled digest reads; of a tensor that is one of many experts', one."""
+_WHOLE_ELEMENTS = 1 << 16
+"""A tensor of no more elements is read whole."""
+_OF_EXPERT = re.compile(r"\.experts\.\d+\.")
+_EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
+_PROJECTIONS_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+_NOT_COMPUTED_WITH = frozenset(
+    (
+        *("_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache"),
+        *("quantization", "quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id"),
+        *("pad_token_id", "initializer_range", "attention_dropout", "output_router_logits", "pretraining_tp"),
+        *("router_aux_loss_coef", "rope_parameters", "rope_scaling", "rope_theta", "head_dim", "num_key_value_heads"),
+        *("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
+        *("original_max_position_embeddings", "_sliding_window_pattern", "num_experts", "num_local_experts"),
+    )
+)
+"""Keys of config.json that say how a model was trained or saved, or whose meaning is digested in place of them."""
+
+
+class Weight(NamedTuple):
+    """A tensor as it is computed with."""
+
+    shape: tuple[int, ...]
+    """Its sizes."""
+    dtype: str
+    """Number format in the file, as safetensors calls it; of packed ones that of scales."""
+    read: Callable[[Rows], Floats]
+    """Returns rows in float32: [num_rows, last size]; all sizes but the last count as one, a vector is one row."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows that can be read."""
+        return math.prod(self.shape[:-1])
+
+
+def read_weights(stored: Mapping[str, StoredTensor], quantization: Quantization | None) -> dict[str, Weight]:
+    """Return every tensor of a model by its name in Hugging Face's folders, nothing read."""
+    weights: dict[str, Weight] = {}
+    for name, tensor in stored.items():
+        if quantization is not None and name.endswith(_PACKED_PARTS):
+            continue
+        module = name.removesuffix(".weight")
+        is_packed = quantization is not None and name.endswith(".weight") and f"{module}.scales" in stored
+        weight = _affine(stored, module, quantization) if is_packed and quantization else _plain(tensor)
+        weights.update(_in_names_of_hub(name, weight))
+    return weights
+
+
+def weights_digest(
+    config: Mapping[str, Any],
+    facts: Sequence[object],
+    weights: Mapping[str, Weight],
+    *,
+    is_tied: bool,
+    is_full: bool = False,
+) -> str:
+    """Digest a model: what its configuration says of the function, and its weights in float32.
+
+    Sampled, it reads some rows of each tensor, the same ones in every process: a 100-GB model takes seconds, and a
+    fine-tuned copy differs in all of them.
+
+    Args:
+        config: config.json.
+        facts: What else makes the model, such as end tokens and windows.
+        weights: As they are computed with, before they are rounded to the dtype of activations.
+        is_tied: Whether the output projection is the embedding: its own tensor is then nobody's.
+        is_full: Whether every row is read.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    told = {key: value for key, value in config.items() if _is_computed_with(key, value)}
+    rope = {"rope_type": "default"} | rope_parameters(config)
+    text = json.dumps([told, rope, is_tied, *facts], sort_keys=True)
+    digest = blake2b(f"baton/weights/1\0{'full' if is_full else 'sampled'}\0{text}".encode(), digest_size=16)
+    for name, weight in sorted(weights.items()):
+        if name.endswith("rotary_emb.inv_freq") or (is_tied and name == "lm_head.weight"):
+            continue
+        digest.update(f"\0{name}\0{weight.shape}\0".encode())
+        digest.update(np.ascontiguousarray(weight.read(ALL if is_full else _sample(name, weight))).tobytes())
+    return digest.hexdigest()
+
+
+def _is_computed_with(key: str, value: object) -> bool:
+    """Return whether a key counts; one that says no or nothing is the same as none."""
+    return key not in _NOT_COMPUTED_WITH and value is not None and value is not False and value != []
+
+
+def _sample(name: str, weight: Weight) -> Rows:
+    """Return one row of each of as many even stretches, drawn by the tensor's name."""
+    num_rows = weight.num_rows
+    count = 1 if _OF_EXPERT.search(name) else _SAMPLED_ROWS
+    if num_rows <= count or math.prod(weight.shape) <= _WHOLE_ELEMENTS:
+        return ALL
+    draws = np.frombuffer(blake2b(name.encode(), digest_size=64).digest(), "<u4")
+    begins = [index * num_rows // count for index in range(count + 1)]
+    return np.array(
+        [begin + int(draw) % (end - begin) for begin, end, draw in zip(begins, begins[1:], draws, strict=False)],
+        np.int64,
+    )
+
+
+def _plain(tensor: StoredTensor) -> Weight:
+    return Weight(tensor.shape, tensor.dtype, lambda rows: tensor.floats(tensor.matrix()[rows]))
+
+
+def _affine(stored: Mapping[str, StoredTensor], module: str, quantization: Quantization) -> Weight:
+    words, scales, biases = (stored[f"{module}.{part}"] for part in ("weight", "scales", "biases"))
+    kind = quantization.of(module)
+
+    def read(rows: Rows) -> Floats:
+        return kind.unpack(words.matrix()[rows], *(each.floats(each.matrix()[rows]) for each in (scales, biases)))
+
+    return Weight((*words.shape[:-1], kind.num_inputs(words.shape[-1])), scales.dtype, read)
+
+
+def _in_names_of_hub(name: str, weight: Weight) -> Iterator[tuple[str, Weight]]:
+    """Yield a tensor, or its parts where MLX stacks those of experts."""
+    match = _EXPERTS_OF_MLX.fullmatch(name)
+    if match is None:
+        yield name, weight
+        return
+    block, projection = match["block"], match["projection"]
+    if block.endswith("block_sparse_moe."):
+        projection = _PROJECTIONS_OF_MIXTRAL[projection]
+    num_rows = math.prod(weight.shape[1:-1])
+    for expert in range(weight.shape[0]):
+        yield f"{block}experts.{expert}.{projection}.{match['part']}", _part(weight, expert * num_rows)
+
+
+def _part(weight: Weight, first_row: int) -> Weight:
+    shape = weight.shape[1:]
+
+    def read(rows: Rows) -> Floats:
+        if isinstance(rows, slice):
+            begin, end, step = rows.indices(math.prod(shape[:-1]))
+            return weight.read(slice(first_row + begin, first_row + end, step))
+        return weight.read(first_row + rows)
+
+    return Weight(shape, weight.dtype, read)
