@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_poison_is_refused_after_two_and_no_neighbour_notices(fault: str, num_de
             outcome = stream.outcome()
             assert not outcome.error
             assert outcome.token_ids == whole.token_ids
+        deadline = time.monotonic() + 10.0
+        while _num_dead(cluster) < num_dead and time.monotonic() < deadline:
+            time.sleep(0.01)  # the gateway may hear of the end before this process does
         assert _num_dead(cluster) == num_dead
         assert _send(cluster)[0] == 422
         assert _num_dead(cluster) == num_dead

@@ -17,8 +17,11 @@ FinishReason = Literal["stop", "length"]
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
-SUSPECT_TOKENS = 8
-"""New tokens of a suspected request that are computed alone: passes that were launched together may have ended it."""
+SUSPECT_TOKENS = 24
+"""New tokens of a suspected request that are computed alone: passes that were launched together may have ended it.
+
+A gateway is some tokens behind; a fall within 16 that it has seen counts (`gateway.cluster.quarantine`).
+"""
 
 
 class Phase(Enum):

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError
+from baton.gateway.cluster.node_links import DecodeCall
 from baton.gateway.server import RunningGateway
 from baton.internal.v1.decode_service_pb2 import ServeResponse
 from baton.v1.generation_service_pb2 import GenerateRequest
@@ -117,8 +118,31 @@ def test_people_see_what_is_refused(gateway: RunningGateway, cluster: FakeCluste
     assert _get(gateway, "/state/quarantine")[entry["fingerprint"]]["is_refused"]
 
 
-def test_who_was_beside_it_is_not_charged(client: openai.OpenAI, cluster: FakeCluster) -> None:
+def test_a_connection_that_is_cut_is_no_fall(
+    client: openai.OpenAI, cluster: FakeCluster, gateway: RunningGateway
+) -> None:
+    """The process at its other end answers: nothing has ended there."""
+
+    async def cut(request: Any) -> AsyncIterator[Any]:
+        if len(_seen(cluster)) > 1:
+            yield lambda stream_id: ServeResponse(alone_stream_id=stream_id)
+        raise ConnectionResetError
+        yield tokens(0, [1])
+
+    for node in cluster.decodes:
+        node.script = cut
+    with pytest.raises(openai.InternalServerError):
+        client.completions.create(model=MODEL, prompt=POISON)
+
+    assert len(_seen(cluster)) == 3
+    assert _quarantine(gateway) == []
+
+
+def test_who_was_beside_it_is_not_charged(
+    client: openai.OpenAI, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The node has said whose the pass is: of what ended with it, only that is refused; its neighbour loses nothing."""
+    monkeypatch.setattr(DecodeCall, "_answers", lambda _call: asyncio.sleep(0, False))
     is_over = threading.Event()
 
     async def serve(request: Any) -> AsyncIterator[Any]:

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TypeAlias
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
 from baton.gateway.cluster.attempt import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
@@ -39,6 +41,9 @@ _BEAT_SECONDS = 0.2
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
 """Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
+
+_ANSWER_SECONDS = 0.25
+"""For a process to say that it lives, when a connection to it has been lost; one that has ended refuses at once."""
 
 _BEAT_INTERVAL = duration_from_seconds(_BEAT_SECONDS)
 
@@ -223,7 +228,11 @@ class DecodeCall:
         finally:
             self._is_over = True
             call.cancel()
-            self._fail_all(error)
+            is_lost = False
+            try:
+                is_lost = bool(self._attempts) and self._may_be_lost(error) and not await self._answers()
+            finally:
+                self._fail_all(error, is_lost=is_lost)
 
     async def _read_all(self, call: DecodeStream) -> Exception:
         """Read until the end; return why it came."""
@@ -311,13 +320,26 @@ class DecodeCall:
         self._starts, self._cancelled = starts[num_starts:], []
         return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=_BEAT_INTERVAL)
 
-    def _fail_all(self, error: Exception) -> None:
+    def _may_be_lost(self, error: Exception) -> bool:
+        """Return whether the node's process may have ended, as far as the end of the call tells."""
+        is_of_peer = not isinstance(error, BatonError) or not is_of_connection(error) or error.reason == PEER_SILENT
+        return self._has_heard and not self._is_left and not is_of_peer
+
+    async def _answers(self) -> bool:
+        """Return whether the node's process lives: a connection may be cut between two that do."""
+        try:
+            await HealthStub(self._channel).Check(HealthCheckRequest(), timeout=_ANSWER_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            return not is_late and not is_of_connection(error_from_rpc(error))
+        return True
+
+    def _fail_all(self, error: Exception, *, is_lost: bool) -> None:
         attempts, self._attempts = self._attempts, {}
-        is_lost = self._has_heard and not self._is_left and isinstance(error, BatonError) and is_of_connection(error)
         is_told = self._alone_stream_id in attempts
         for stream_id, attempt in attempts.items():
             cause = error
-            if is_lost and isinstance(error, BatonError) and error.reason != PEER_SILENT:
+            if is_lost and isinstance(error, BatonError):
                 is_blamed = stream_id == self._alone_stream_id if is_told else None
                 cause = NodeLostError(error, len(attempts), is_blamed=is_blamed)
             attempt.fail(cause)
