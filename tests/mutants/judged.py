@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 _BATON = "services/baton"
 EQUIVALENT: Mapping[str, str] = {
-    f"{_BATON}/engine/scheduling/simulation.py:Simulation._sequence: pool.num_blocks * pool.block_tokens -> "
-    "(pool.num_blocks // pool.block_tokens)": "every simulated request has a limit of its own",
     f"{_BATON}/decode/kv_stream/reader.py:KvStreamReader.__init__: False -> True": "the layout, which comes before "
     "any frame, sets it",
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from baton.capacity.cost import MEASURED_TERMS
-from baton.capacity.hardware import PRESETS, StepSpan, roofline_step_seconds
+from baton.capacity.hardware import PRESETS, StepSpan, step_seconds
 from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
 from baton.decode.measurement import LinkMeter, ReceptionClock
@@ -221,7 +221,7 @@ class SimulatedCluster:
         granted = self._grant(prompts, PASS_TOKENS - len(decoding))
         spans = [StepSpan(each.context + 1, 1) for each in decoding]
         spans += [StepSpan(each.num_done + num, num) for each, num in zip(prompts, granted, strict=True) if num]
-        seconds = roofline_step_seconds(PRESETS[node.described.hardware], node.description.shape, spans)
+        seconds = step_seconds(PRESETS[node.described.hardware], node.description.shape, spans)
         seconds *= node.described.slowness * math.exp(self._random.gauss(0, self._noise))
         shares = list(zip(prompts, granted, strict=True))
         node.is_computing = True

@@ -141,7 +141,7 @@ _ANSWERS = (
     Cell("cuda", "decode", "torch"),
     Cell("mlx", "decode", "mlx"),
 )
-_COMMANDS = ("--help", "--version", "doctor --help", "profile --help", "simulate --help", "up --help", "bench --help")
+_COMMANDS = ("--help", "--version", "doctor --help", "profile --help", "up --help", "bench --help")
 
 
 @pytest.fixture(scope="module")

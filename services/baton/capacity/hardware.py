@@ -1,18 +1,12 @@
-"""Declared hardware for nodes without a device, and the two models of what a step takes on it."""
+"""Declared hardware for nodes without a device, and what a step takes on it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from baton.capacity.cost import ModelShape, NodeProfile
-
-ComputeTimeModel = Literal["roofline", "note"]
-"""Which formula a mock engine takes a step's time from."""
-
-NOTE_ALPHA = 1500.0
-"""Calibration constant of the mock-engine note, for llama-65B on an A100 (docs/placement.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +23,6 @@ class Hardware:
     """Share of `flops` that prefill reaches; above 0 to 1."""
     decode_efficiency: float = 1.0
     """Share of the bandwidth that decode steps reach; above 0 to 1."""
-    alpha: float = NOTE_ALPHA
-    """Calibration constant of the note's formula."""
 
     def slowed(self, factor: float) -> Hardware:
         """Return a device on which everything takes `factor` times as long."""
@@ -64,36 +56,20 @@ class StepSpan(NamedTuple):
     """One sequence's part in a step: positions [context_tokens - computed_tokens, context_tokens) are computed."""
 
     context_tokens: int
-    """Sequence length after the step (the note's s)."""
+    """Sequence length after the step."""
     computed_tokens: int
-    """Positions computed in it (the note's c), 1 or more."""
+    """Positions computed in it, 1 or more."""
 
 
-def step_seconds(model: ComputeTimeModel, hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
-    """Return what one step over `spans`, prefills and decodes together, takes on `hardware`, seconds."""
-    if not spans:
-        return 0.0
-    return (note_step_seconds if model == "note" else roofline_step_seconds)(hardware, shape, spans)
+def step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
+    """Return what one step over `spans`, prefills and decodes together, takes: arithmetic or memory, the larger.
 
-
-def note_step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
-    """Return b · max s · max c / (c_tflops · alpha) + s_model / m_bandwidth.
-
-    The batch is padded to its longest member, so one prefill in it makes the whole step cost like prefill.
-
-    Source: the mock-engine note (docs/placement.md).
-    """
-    longest = max(span.context_tokens for span in spans)
-    most = max(span.computed_tokens for span in spans)
-    compute_seconds = len(spans) * longest * most / (hardware.flops / 1e12 * hardware.alpha)
-    return compute_seconds + shape.weight_bytes / hardware.memory_bytes_per_second
-
-
-def roofline_step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
-    """Return the larger of arithmetic and memory time, each at its effective rate.
+    Each at its effective rate, seconds; nothing takes no time.
 
     Source: Williams et al. 2009, Roofline; operation counts as in `ModelShape`.
     """
+    if not spans:
+        return 0.0
     profile = hardware.profile()
     flop = sum(shape.prefill_flop(span.context_tokens - span.computed_tokens, span.context_tokens) for span in spans)
     num_context_tokens = sum(span.context_tokens for span in spans)

@@ -20,7 +20,6 @@ COMMANDS = (
     "profile",
     "nodes",
     "doctor",
-    "simulate",
     "bench",
     "authority",
     "models",

@@ -236,8 +236,7 @@ class MockSettings(ServiceSettings):
 
     group: ClassVar[str] = "Engine mock"
     dropped: ClassVar[Mapping[str, str]] = {
-        "mock_time_model": "the steps of a mock engine take what the roofline says; "
-        "`baton simulate --time-model note` has the other formula"
+        "mock_time_model": "the steps of a mock engine take what the roofline says",
     }
 
     mock_hardware: str = "m3-ultra"

@@ -10,8 +10,8 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.scheduler import LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, share_tokens
-from baton.engine.scheduling.simulation import SimulatedRequest, Simulation
 from baton.kv.pool import BlockPool
+from engine.scheduling.simulation import SimulatedRequest, Simulation
 
 
 @pytest.mark.parametrize(

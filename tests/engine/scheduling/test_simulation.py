@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.limits import SchedulerLimits
-from baton.engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
 from baton.engine.scheduling.step import Step
 from baton.errors import OutOfMemoryError
 from baton.kv.pool import BlockPool
+from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
 
 BLOCK_TOKENS = 4
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from baton.engine.limits import SchedulerLimits
-from baton.engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
 from baton.kv.pool import BlockPool
+from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
 
 PROMPT_TOKENS = 100
 

@@ -83,7 +83,7 @@ class MockRunner(Runner):
         if self._fixed_step_seconds is not None:
             return self._fixed_step_seconds
         parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
-        return step_seconds("roofline", self.hardware, self.info.shape, parts)
+        return step_seconds(self.hardware, self.info.shape, parts)
 
     def occupy(self, num_bytes: int) -> float:
         """Return when the device, which begins now, has moved bytes to or from its memory."""
