@@ -31,11 +31,6 @@ def running_server(
 
     SIGINT asks it to end, which every server here takes; what is left after a minute is killed. It gets the signal too
     where this process, or the thread that calls, ends without coming to the end of the context (Linux).
-
-    Args:
-        command: What to run.
-        log: File of its output.
-        environment: Variables beside those of this process.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -30,10 +30,6 @@ class HttpClient:
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         """Take the address; nothing is opened.
 
-        Args:
-            url: http://host:port, with a path where all paths begin with it.
-            headers: Sent with every request.
-
         Raises:
             ValueError: If the address is not of http or https.
         """

@@ -49,10 +49,6 @@ class Turns:
 
     Invariant, kept by `measure_loads`: nobody is measured before all have started, nor loaded before all have been
     measured alone.
-
-    Args:
-        num_pairs: All of them.
-        num_loaded: How many are loaded at once.
     """
 
     def __init__(self, num_pairs: int, num_loaded: int) -> None:

@@ -46,14 +46,7 @@ def policy(name: str) -> Policy:
 
 @contextmanager
 def running(how: Policy, pair: Pair, model: Path, level: ServiceLevel | None) -> Iterator[Endpoints]:
-    """Run a pair of nodes under a policy, whose objectives are those by which it is measured.
-
-    Args:
-        how: The policy.
-        pair: Nodes.
-        model: Folder of the model.
-        level: Objectives, of TTFT and TPOT; None: none.
-    """
+    """Run a pair of nodes under a policy, whose objectives are those by which it is measured."""
     environment = dict(how.environment)
     if level is not None:
         environment["BATON_ROUTER_SLO_TTFT_SECONDS"] = f"{level.ttft_seconds:g}"

@@ -79,12 +79,7 @@ class Backlog:
     """
 
     def __init__(self, samples: Sequence[Sample], node: str) -> None:
-        """Take the prompts that `node` computed.
-
-        Args:
-            samples: In order of their calls.
-            node: Its id.
-        """
+        """Take the prompts that `node` computed."""
         own = [each for each in samples if each.chosen and each.chosen.prefill_node == node]
         self._arrivals = [each.called_seconds for each in own]
         self._work = [each.measured.prefill if each.measured else 0.0 for each in own]

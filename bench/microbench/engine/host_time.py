@@ -56,13 +56,7 @@ class _Reading(NamedTuple):
 
 
 class _Meter:
-    """Reads the clocks when every request has two tokens, and when every one has ended; in the engine's thread.
-
-    Args:
-        load: What is measured.
-        runner: Whose time is not the engine's.
-        forward: Where deliveries go on to.
-    """
+    """Reads the clocks when every request has two tokens, and when every one has ended; in the engine's thread."""
 
     def __init__(self, load: Load, runner: TimedRunner, forward: Callable[[list[Deliverable]], None]) -> None:
         self._load = load

@@ -68,13 +68,7 @@ LEASE_SECONDS = 30.0
 
 
 class SleepHandler:
-    """Pauses one worker before a sleep and resumes it afterwards; one that does not answer is left to the health watch.
-
-    Args:
-        worker_address: host:port.
-        watch: Of its health.
-        wait_seconds: Longest time that requests have to end before a sleep.
-    """
+    """Pauses one worker before a sleep and resumes it afterwards; the health watch has one that does not answer."""
 
     def __init__(self, worker_address: str, watch: HealthWatch, wait_seconds: float) -> None:
         self._worker_address = worker_address

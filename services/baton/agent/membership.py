@@ -26,12 +26,7 @@ class AssignedWorker(NamedTuple):
 
 
 class Membership:
-    """One machine's files. Only the owner can read them.
-
-    Args:
-        folder: Where they are; made when something is kept.
-        server_name: Name in the certificates of the deployment.
-    """
+    """One machine's files. Only the owner can read them."""
 
     def __init__(self, folder: Path, server_name: str) -> None:
         self._folder = folder
@@ -73,9 +68,7 @@ class Membership:
 def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> AssignedWorker:
     """Return what to run, with the addresses of router and cache index among the settings.
 
-    Args:
-        answer: The router's.
-        asked_address: host:port of the join service; its host stands in where the answer names a port alone.
+    The host of `asked_address`, host:port of the join service, stands in where the answer names a port alone.
 
     Raises:
         InvalidFieldError: If the answer names a role that this version does not know.

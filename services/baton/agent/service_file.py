@@ -26,14 +26,7 @@ class ServiceFile(NamedTuple):
 
 
 def service_file(platform: Platform, command: Sequence[str], *, home: Path, is_root: bool) -> ServiceFile:
-    """Return the service of a command: of the whole machine for root, of the user otherwise.
-
-    Args:
-        platform: "linux": systemd; "darwin": launchd.
-        command: Program, as an absolute path, and its arguments.
-        home: The user's home.
-        is_root: Whether root installs it.
-    """
+    """Return the service of a command: of the whole machine for root, of the user otherwise."""
     return _launchd(command, home, is_root) if platform == "darwin" else _systemd(command, home, is_root)
 
 

@@ -38,11 +38,6 @@ def build_server(settings: CacheIndexSettings) -> GrpcServer:
 def max_blocks(settings: CacheIndexSettings, memory: Memory, machine: Memory) -> int:
     """Return how many blocks may be known.
 
-    Args:
-        settings: Of the index.
-        memory: That the process may use.
-        machine: Of the whole machine.
-
     Raises:
         ConfigurationError: If as many were asked for as do not fit; the message has the sum.
     """

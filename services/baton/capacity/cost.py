@@ -328,9 +328,7 @@ class QueuedWork(NamedTuple):
     def at(self, now_seconds: float, pace: float = 1.0) -> PromptQueue:
         """Return what is left at a moment.
 
-        Args:
-            now_seconds: The moment.
-            pace: Part of its device's time that it has for prompts, above 0 to 1.
+        `pace` is the part of its device's time that it has for prompts, above 0 to 1.
         """
         if not (self.listed or self.placed):
             return EMPTY_QUEUE

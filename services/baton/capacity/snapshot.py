@@ -55,14 +55,7 @@ class Restore(NamedTuple):
 
 
 def restores(lower: LowerPrefix, rates: TierRates, *, block_tokens: int, token_bytes: int) -> list[Restore]:
-    """Return what could be brought back: nothing, what is in host memory, or all.
-
-    Args:
-        lower: What there is, in whole blocks.
-        rates: Of the node.
-        block_tokens: Tokens of a block.
-        token_bytes: Bytes of a token's KV.
-    """
+    """Return what could be brought back: nothing, what is in host memory, or all."""
     host_rate = rates.host_bytes_per_second or HOST_BYTES_PER_SECOND
     disk_rate = rates.disk_bytes_per_second or DISK_BYTES_PER_SECOND
 

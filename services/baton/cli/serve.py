@@ -121,11 +121,7 @@ def load_service(role: str) -> Service:
 def run_service(role: str, service: Service, settings: BaseSettings, level: str) -> None:
     """Run a service until it is told to stop; telemetry begins before and ends after it.
 
-    Args:
-        role: Its word after `baton serve`.
-        service: What to run.
-        settings: Its settings; their `log_level`, if they have one, wins over `level`.
-        level: One of LEVELS.
+    The settings' `log_level`, if they have one, wins over `level`, one of LEVELS.
     """
     die_with_parent()
     exit_on_startup_signal()

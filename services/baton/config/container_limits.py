@@ -58,12 +58,7 @@ class Cores(NamedTuple):
 
 
 def usable_cores(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Cores:
-    """Return what the narrowest bound leaves; part of a core counts as one.
-
-    Args:
-        groups: Where control groups are mounted, of version 2 or 1.
-        own_groups: File that names those of this process.
-    """
+    """Return what the narrowest bound leaves; part of a core counts as one."""
     num_all = os.cpu_count() or 1
     chosen = Cores(num_all, f"{num_all} in the machine")
     if hasattr(os, "sched_getaffinity") and (num_allowed := len(os.sched_getaffinity(0))) < num_all:
@@ -101,12 +96,7 @@ def machine_memory() -> Memory:
 
 
 def usable_memory(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Memory:
-    """Return what the narrowest bound leaves.
-
-    Args:
-        groups: Where control groups are mounted, of version 2 or 1.
-        own_groups: File that names those of this process.
-    """
+    """Return what the narrowest bound leaves."""
     total, free = machine_memory()
     for folder in group_folders("memory", groups, own_groups):
         limit = _number(folder, "memory.max", "memory.limit_in_bytes")

@@ -12,10 +12,6 @@ from baton.errors import ConfigurationError
 def read_node_tables(path: Path, name: str) -> Mapping[str, Mapping[str, object]]:
     """Return the tables in their order, by how errors name them: `NAME: node[0]`, ...
 
-    Args:
-        path: The file.
-        name: How errors name the file.
-
     Raises:
         ConfigurationError: If the file cannot be read, is not TOML, or has anything but `[[node]]` tables.
     """

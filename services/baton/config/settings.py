@@ -105,12 +105,6 @@ def load_settings(
 ) -> SettingsT:
     """Return the settings of a service.
 
-    Args:
-        settings_class: The class of the service.
-        flags: Values by field name, as given on the command line.
-        file_values: Values by field name, as read from a file.
-        file_name: How errors name the file.
-
     Raises:
         ConfigurationError: If a key is unknown, dropped, or its value is invalid; the message names the key as the user
             wrote it.

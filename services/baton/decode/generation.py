@@ -81,10 +81,8 @@ class DecodeGenerator:
     ) -> Generation:
         """Begin a generation; the span that is current is told of it.
 
-        Args:
-            request: What to generate.
-            sink: Who is told, from the next turn of the event loop on.
-            tasks: Where its KV stream is received; no task outlives the generation.
+        The KV stream is received in `tasks`, and `sink` is told from the next turn of the event loop on; no task
+        outlives the generation.
 
         Raises:
             BatonError: If the request is refused at once; nothing of it is left then.

@@ -224,11 +224,7 @@ class ReceptionClock:
 
 
 class FrameTimeline:
-    """Collects times of this node's clock.
-
-    Args:
-        began: When the KV was called for, seconds.
-    """
+    """Collects times of this node's clock."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -251,8 +247,7 @@ class FrameTimeline:
     def to_proto(self, computed: float) -> KvTimeline:
         """Return the message.
 
-        Args:
-            computed: When the sender had computed everything, seconds; 0: not known.
+        `computed` is when the sender had computed everything, seconds; 0: not known.
         """
         return KvTimeline(frames=self._frames, computed_micros=self._micros(computed) if computed else 0)
 

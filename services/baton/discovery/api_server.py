@@ -88,12 +88,7 @@ def read_service_account_keys() -> bytes:
 
 
 class ServiceAccountKeys:
-    """Knows these keys by their ids; asks again when a token names another, for keys are replaced.
-
-    Args:
-        read: Returns a JSON Web Key Set.
-        clock: Seconds, monotonic.
-    """
+    """Knows these keys by their ids; asks again when a token names another, for keys are replaced."""
 
     def __init__(
         self, read: Callable[[], bytes] = read_service_account_keys, clock: Callable[[], float] = time.monotonic

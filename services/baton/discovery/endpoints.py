@@ -90,10 +90,6 @@ class EndpointState:
 def listing_of(document: Mapping[str, Any], port: str) -> Listing:
     """Return a list response's content.
 
-    Args:
-        document: An EndpointSliceList.
-        port: Name or number of the port that is wanted.
-
     Raises:
         WatchError: If it is none.
     """

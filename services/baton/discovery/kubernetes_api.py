@@ -26,12 +26,7 @@ _MAX_LINE_BYTES = 16 << 20
 
 
 class KubernetesEndpointApi:
-    """Lists and watches the slices of one Service.
-
-    Args:
-        configuration: A `kubernetes.client.Configuration`.
-        target: The Service; its namespace is given.
-    """
+    """Lists and watches the slices of one Service."""
 
     def __init__(self, configuration: Any, target: ServiceTarget) -> None:
         from kubernetes.client import ApiClient, DiscoveryV1Api
@@ -97,11 +92,7 @@ class KubernetesEndpointApi:
 
 
 class _Opening:
-    """A request that is being made in a thread; its response is closed by whoever comes last, that thread or `end`.
-
-    Args:
-        request: Makes it and returns the response.
-    """
+    """A request that is being made in a thread; its response is closed by whoever comes last, that thread or `end`."""
 
     def __init__(self, request: Callable[[], Any]) -> None:
         self._request = request

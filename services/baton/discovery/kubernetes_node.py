@@ -28,10 +28,6 @@ class KubernetesNode:
 def read_kubernetes_node(name: str, server: ApiServer | None = None) -> KubernetesNode:
     """Ask the Kubernetes API for a node; blocks.
 
-    Args:
-        name: Of the node.
-        server: Whom to ask; None: that of this pod's cluster.
-
     Raises:
         ConfigurationError: If this is no pod with an account.
         WatchError: If the server cannot be asked, refuses, or sends no node.

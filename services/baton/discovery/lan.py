@@ -62,9 +62,7 @@ async def announced(host: str, port: int, *, name: str = "") -> AsyncIterator[No
 async def find_router(timeout_seconds: float, *, interfaces: list[str] | None = None) -> str:
     """Return host:port of the join service of the router that answers first.
 
-    Args:
-        timeout_seconds: Time for an answer.
-        interfaces: Addresses of this machine on whose networks to ask; None: all.
+    Asks on the networks of `interfaces`, addresses of this machine; None: on all.
 
     Raises:
         UnavailableError: If none answers in time.

@@ -148,10 +148,7 @@ class Engine:
     def write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool = False) -> None:
         """Have a received frame written into the request's blocks when there is time; `FrameLanded` follows.
 
-        Args:
-            request_id: The request's id.
-            frame: In the cache's own number format.
-            is_rounded: Whether the sender's cache has other numbers: then nothing of the request is cached.
+        `is_rounded`: the sender's cache has other numbers, and nothing of the request is cached.
         """
         self._commands.put(lambda: self._receptions.write_kv(request_id, frame, is_rounded=is_rounded))
 

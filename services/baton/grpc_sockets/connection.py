@@ -51,13 +51,7 @@ class SilentPeerError(TimeoutError):
 
 
 class Connection(ABC):
-    """What a connection does with the peer's frames, whether a thread reads them or an event loop.
-
-    Args:
-        limits: What the peer can make this side hold.
-        timing: How long it is waited for.
-        windows: What it takes.
-    """
+    """What a connection does with the peer's frames, whether a thread reads them or an event loop."""
 
     def __init__(self, limits: Limits, timing: Timing, windows: PeerWindows) -> None:
         self.limits = limits

@@ -39,9 +39,7 @@ class FrameReader:
 
     Two system calls per large frame: one brings its header and its first bytes, which are copied, the other the rest.
 
-    Args:
-        stream: The connection.
-        on_silence: Called when nothing has come for the socket's receive timeout; raises to give up.
+    `on_silence` is called when nothing has come for the socket's receive timeout; it raises to give up.
     """
 
     def __init__(self, stream: ByteStream, on_silence: Callable[[], None]) -> None:
@@ -243,13 +241,7 @@ def message_bytes(data: bytes | bytearray | memoryview, begin: int, max_bytes: i
 
 
 class MessageAssembler:
-    """Receives the messages of one stream into memory that `allocate` gives, wherever frames cut them.
-
-    Args:
-        allocate: Returns writable memory of the given size.
-        deliver: Takes each message when it is whole.
-        max_bytes: Largest message.
-    """
+    """Receives the messages of one stream into memory that `allocate` gives, wherever frames cut them."""
 
     def __init__(
         self, allocate: Callable[[int], memoryview], deliver: Callable[[memoryview], None], max_bytes: int

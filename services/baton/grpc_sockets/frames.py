@@ -180,11 +180,7 @@ class Frame(NamedTuple):
 
 
 class FrameChecker:
-    """Checks the frames of one connection, in their order, and puts header blocks together.
-
-    Args:
-        limits: Bounds.
-    """
+    """Checks the frames of one connection, in their order, and puts header blocks together."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -252,9 +248,6 @@ class FrameParser:
     """Cuts frames out of the bytes of a connection, as they come.
 
     Frames are at most `DEFAULT_FRAME_BYTES` long, as the peer was told by saying nothing else.
-
-    Args:
-        limits: Bounds.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -311,11 +304,7 @@ def _check_control(frame: Frame) -> None:
 
 
 class ControlBudget:
-    """Counts frames that cost work and no window: so many a second on average, and as many at once.
-
-    Args:
-        num_per_second: How many are taken.
-    """
+    """Counts frames that cost work and no window: so many a second on average, and as many at once."""
 
     def __init__(self, num_per_second: float) -> None:
         self._rate = num_per_second

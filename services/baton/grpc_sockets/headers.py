@@ -43,11 +43,7 @@ _RESET_CODES = {
 
 
 class HeaderDecoder:
-    """Reads header blocks of one connection, in their order.
-
-    Args:
-        max_bytes: Largest list, uncompressed.
-    """
+    """Reads header blocks of one connection, in their order."""
 
     def __init__(self, max_bytes: int) -> None:
         self._decoder = hpack.Decoder(max_header_list_size=max_bytes)

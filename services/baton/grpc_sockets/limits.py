@@ -66,11 +66,7 @@ class ServerLimits:
 
 
 class Budget:
-    """Something of which all connections of a server have only so much. Safe from any thread.
-
-    Args:
-        most: How much there is.
-    """
+    """Something of which all connections of a server have only so much. Safe from any thread."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -91,11 +87,7 @@ class Budget:
 
 
 class ServerBudgets:
-    """What all connections of a server share.
-
-    Args:
-        limits: How much.
-    """
+    """What all connections of a server share."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.calls = Budget(limits.num_calls)

@@ -21,9 +21,5 @@ def adapted_revision(model_revision_digest: str, adapter_digest: str) -> str:
 
     It stands wherever the model's own revision would: in block hashes, so that no prefix of one adapter serves another
     or none, and in layouts, so that nodes whose adapters differ refuse each other's K and V.
-
-    Args:
-        model_revision_digest: Of the model alone.
-        adapter_digest: Of the adapter.
     """
     return blake2b(f"{model_revision_digest}+{adapter_digest}".encode(), digest_size=16).hexdigest()

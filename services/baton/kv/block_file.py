@@ -35,10 +35,7 @@ class BlockFileError(ValueError):
 def cache_identity(layout: KvLayout, block_tokens: int, variant: str = "") -> bytes:
     """Return what two caches have in common if and only if one may read the other's blocks.
 
-    Args:
-        layout: Of the cache.
-        block_tokens: Positions of a block.
-        variant: What else decides about K and V: the framework, the number format of the weights.
+    `variant` is what else decides about K and V: the framework, the number format of the weights.
     """
     compared = (layout.model_revision_digest, layout.dtype.value, layout.rope_state, layout.layers, block_tokens)
     return blake2b(repr((*compared, variant)).encode(), digest_size=IDENTITY_BYTES).digest()

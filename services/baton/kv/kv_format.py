@@ -121,9 +121,7 @@ class KvLayout:
     def check_matches(self, peer: KvLayout, *, is_converted: bool = False) -> None:
         """Compare with a peer's layout.
 
-        Args:
-            peer: The other one.
-            is_converted: Whether frames travel in a format that was agreed upon, so that the caches' own may differ.
+        `is_converted`: frames travel in a format that was agreed upon, so that the caches' own may differ.
 
         Raises:
             MismatchError: Naming the first field that differs, as kv.proto calls it.
@@ -224,11 +222,6 @@ def is_kept_exactly(sender: KvDtype, wire: WireFormat, receiver: KvDtype) -> boo
 
 def check_wire(layout: KvLayout, wire: WireFormat, receiver: KvDtype | None = None) -> None:
     """Check that a cache can travel in a format.
-
-    Args:
-        layout: The cache.
-        wire: The format.
-        receiver: Format of the cache that it travels to; None: the same.
 
     Raises:
         InvalidFieldError: Naming wire_dtype or value_wire_dtype, and what stands against it.

@@ -148,9 +148,6 @@ class StagingPool:
     Invariant: memory is given again only after every view of it has gone, whoever held it and however it ended: the
     pool is told by the death of the object that all views keep alive. So nobody gives anything back, and nothing late
     can write into, or read from, a frame that is not its own.
-
-    Args:
-        max_idle_bytes: Memory kept while nobody uses it.
     """
 
     def __init__(self, max_idle_bytes: int = MOST_IDLE_BYTES) -> None:

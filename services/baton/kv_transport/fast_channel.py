@@ -236,10 +236,6 @@ class FastChannel:
     async def prefill(self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None = None) -> FastStream:
         """Ask for a prompt's KV; returns when its first message, the layout, is there.
 
-        Args:
-            request: What to ask for.
-            loan: Memory that the request offers; None: none.
-
         Raises:
             FastPathError: If the node does not serve the path.
             BatonError: If it refuses the request, or is lost.

@@ -81,14 +81,7 @@ class EncodedFrame(NamedTuple):
 
 
 def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None = None) -> EncodedFrame:
-    """Return a `PrefillResponse` that carries a frame; keys and values are those of the frame, not copied.
-
-    Args:
-        frame: What to carry.
-        sequence_number: Its number in the stream.
-        crc: Checksum of its payload.
-        header_crc: Checksum of its number and place; None: the stream has no key.
-    """
+    """Return a `PrefillResponse` that carries a frame; keys and values are those of the frame, not copied."""
     message = _header(frame, sequence_number, crc, header_crc)
     message.key_scales, message.value_scales = bytes(frame.key_scales), bytes(frame.value_scales)
     header = message.SerializeToString()
@@ -287,11 +280,7 @@ def totals_from_proto(message: kv_pb2.KvSummary) -> StreamTotals:
 
 
 class SharedMemoryWriter:
-    """Puts payloads of one stream where the receiver reads them. `encode` is for one thread at a time; `close` for any.
-
-    Args:
-        borrowed: The receiver's memory.
-    """
+    """Puts payloads of a stream where its receiver reads them. `encode` is for one thread at once, `close` for any."""
 
     def __init__(self, borrowed: Borrowed) -> None:
         self._borrowed = borrowed

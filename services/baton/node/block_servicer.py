@@ -39,11 +39,7 @@ ProbeResponse: TypeAlias = block_service_pb2.BlockServiceProbeLinkResponse
 
 
 class BlockServicer(BlockServiceServicer):
-    """Serves the prefix cache of a node by the gRPC library.
-
-    Args:
-        node: Whose cache.
-    """
+    """Serves the prefix cache of a node by the gRPC library."""
 
     def __init__(self, node: CachingNode) -> None:
         self._node = node
@@ -103,10 +99,6 @@ class BlockStream:
     The engine reads a few frames ahead of the network, between two passes and without holding blocks in between: so no
     stream keeps blocks from running requests, none can leak, and what has been evicted meanwhile is noticed.
 
-    Args:
-        node: Whose cache.
-        request: What is asked for.
-
     Raises:
         BatonError: If it cannot be served; the field is named.
     """
@@ -134,11 +126,7 @@ class BlockStream:
         return self._engine.count_cached(self._hashes)
 
     def layout(self, num_blocks: int) -> block_service_pb2.PullBlocksResponse:
-        """Return the first message.
-
-        Args:
-            num_blocks: Blocks that are cached.
-        """
+        """Return the first message."""
         message, block_tokens = self._request.message, self._block_tokens
         self._hashes = self._hashes[:num_blocks]
         begin = message.block_begin * block_tokens

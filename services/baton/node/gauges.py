@@ -60,10 +60,7 @@ def observe_load(
 def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSample | None]) -> None:
     """Export what the sensors of a node's machine say whenever metrics are collected; what none measures is absent.
 
-    Args:
-        meter: Exports it.
-        node_id: Labels it.
-        latest: Returns the last reading, None before the first; called from the exporter's thread.
+    `latest` is called from the exporter's thread.
     """
     labels = {names.NODE_ID: node_id}
 

@@ -80,13 +80,7 @@ def load_runner(settings: NodeSettings) -> Runner:
 
 
 def choose_computing(settings: NodeSettings, cores: Cores, cpu_info: Path = CPU_INFO) -> Computing:
-    """Return threads and number format: those of the settings, or else those that suit the machine.
-
-    Args:
-        settings: Of the node.
-        cores: That the process may use.
-        cpu_info: File with the processor's abilities, of Linux.
-    """
+    """Return threads and number format: those of the settings, or else those that suit the machine."""
     threads_cause = "num_threads says so"
     if not settings.num_threads:
         left = "one left to the event loop and the network" if cores.num_cores > 1 else "none left over"

@@ -30,14 +30,7 @@ def pool_bounds(settings: NodeSettings) -> PoolBounds:
 
 
 def leave_room(bounds: PoolBounds, claims: Sequence[Claim], memory: Memory, machine: Memory) -> PoolBounds:
-    """Return bounds of blocks that leave room for others.
-
-    Args:
-        bounds: Of blocks that have the memory for themselves.
-        claims: Of the others.
-        memory: That the process may use.
-        machine: Of the whole machine.
-    """
+    """Return bounds of blocks that leave room for others."""
     reserved_bytes = memory.free_bytes - room_in(memory, machine).num_bytes
     parts = [f"{claim.setting} {told(claim.needed_bytes)}" for claim in claims if claim.needed_bytes]
     return replace(
@@ -65,12 +58,6 @@ def share_memory(settings: NodeSettings, runner: Runner) -> Mapping[str, int]:
 
 def shares_of(claims: Sequence[Claim], memory: Memory, machine: Memory, *, untaken_bytes: int = 0) -> Mapping[str, int]:
     """Return the bytes of each claim by its setting, and of a lone prompt.
-
-    Args:
-        claims: Of all that holds memory.
-        memory: That the process may use.
-        machine: Of the whole machine.
-        untaken_bytes: What the process will come to take besides.
 
     Raises:
         ConfigurationError: If what was given by hand does not fit; the message has the sum.

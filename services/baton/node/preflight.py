@@ -61,10 +61,6 @@ def check_node(settings: NodeSettings, checkpoint: Checkpoint) -> NodeNeeds:
 def check_main_memory(needs: Mapping[str, NodeNeeds], memory: Memory) -> str:
     """Check that the weights of nodes fit into main memory together; return a line that says what they take.
 
-    Args:
-        needs: By node id.
-        memory: That they share.
-
     Raises:
         ConfigurationError: If they do not; the message has the sum.
     """

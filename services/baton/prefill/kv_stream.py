@@ -176,9 +176,7 @@ class StreamMessages:
     def of(self, item: Item, timeout_seconds: float | None = None) -> Iterator[Message]:
         """Yield the message of a frame or event, if it has one.
 
-        Args:
-            item: The frame or event.
-            timeout_seconds: Longest wait for room in the caller's memory; None: as long as the stream runs.
+        Waits as long for room in the caller's memory; None: as long as the stream runs.
 
         Raises:
             BatonError: If the request has failed.

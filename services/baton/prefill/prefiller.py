@@ -248,9 +248,7 @@ class AttemptStreams:
     def running(self, request: prefill_service_pb2.PrefillRequest, end: Callable[[BatonError], None]) -> Iterator[None]:
         """Enter a stream for as long as the context lasts, and end that with a smaller number.
 
-        Args:
-            request: What the stream answers.
-            end: Ends it; called from any thread.
+        `end` is called from any thread.
 
         Raises:
             AttemptReusedError: If one with this or a greater number runs.

@@ -103,13 +103,7 @@ class PlacementLedger:
     ) -> QueuedWork:
         """Return what a node has to compute.
 
-        Args:
-            node_id: The node.
-            load: As it reported.
-            reported_at_seconds: When.
-            shape: Of its model.
-            profile: Its speed.
-            pass_tokens: Positions that it computes in one pass; 0: not known.
+        `pass_tokens` are the positions that it computes in one pass; 0: not known.
         """
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []

@@ -44,11 +44,7 @@ MAX_ADDRESSES = 1024
 
 
 class AttemptLimit:
-    """Remembers failures by address.
-
-    Args:
-        clock: Seconds, monotonic.
-    """
+    """Remembers failures by address."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -14,13 +14,7 @@ _FREE = WireAbility("", float("inf"), float("inf"), 0.0, 0.0)
 
 
 def mismatch(sender: NodeDescription, decoder: NodeDescription, policy: WirePolicy) -> str:
-    """Return why two nodes cannot exchange KV; empty if they can.
-
-    Args:
-        sender: Has the KV.
-        decoder: Receives it.
-        policy: What the operator has set: bounds the loss of a conversion between different caches.
-    """
+    """Return why two nodes cannot exchange KV; empty if they can."""
     try:
         decoder.layout.check_matches(sender.layout, is_converted=True)
     except MismatchError as error:

@@ -246,12 +246,7 @@ def place_response(
 ) -> router_service_pb2.PlaceResponse:
     """Return the message of a decision.
 
-    Args:
-        placement_id: Names it.
-        decoder: The chosen decode node.
-        choice: The chosen candidate.
-        decision: What it was compared with.
-        has_all: Whether the answer lists every candidate of the decision, or the choice alone.
+    `has_all`: the answer lists every candidate of the decision, not the choice alone.
     """
     candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
     placement = router_service_pb2.Placement(

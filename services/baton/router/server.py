@@ -69,10 +69,6 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
 def placements_within(memory: Memory, machine: Memory) -> int:
     """Return how many placements may be remembered.
 
-    Args:
-        memory: That the process may use.
-        machine: Of the whole machine.
-
     Raises:
         ConfigurationError: If there is no room for the fewest; the message has the sum.
     """

@@ -208,14 +208,7 @@ class RouterState:
         request: PlacementRequest,
         runner_up: CostEstimate | None = None,
     ) -> None:
-        """Count a placement on its nodes until reports cover it, and remember it until its outcome.
-
-        Args:
-            placement_id: Names it.
-            candidate: What was chosen.
-            request: What was placed.
-            runner_up: Terms of the next best candidate, if there was one.
-        """
+        """Count a placement on its nodes until reports cover it, and remember it until its outcome."""
         decoder = self.nodes.get(candidate.decode_node_id)
         estimate = candidate.estimate
         if decoder is None or estimate is None:

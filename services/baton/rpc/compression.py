@@ -30,11 +30,7 @@ OPTIONS = (
 
 
 class InflatingInterceptor(HandlerInterceptor):
-    """Inflates requests of every service.
-
-    Args:
-        max_bytes: Of one request once it is inflated.
-    """
+    """Inflates requests of every service."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -39,11 +39,7 @@ async def certified(
 ) -> AsyncIterator[None]:
     """Have a certificate in the files of an identity as long as the context lasts; its key goes nowhere else.
 
-    Args:
-        identity: Its files are written, readable by their owner alone.
-        sign: Asked again until it answers; what refuses today may be about to start.
-        sleep: Waits.
-        now: Tells date and time.
+    `sign` is asked again until it answers: what refuses today may be about to start.
     """
     key = create_key()
     write_private(identity.key_file, key)

@@ -15,9 +15,6 @@ def exit_on_startup_signal(process_id: int | None = None) -> None:
 
     It does so by itself, but for the first process of a container: the kernel gives that one no signal that it has no
     handler for, and a pod that is taken away while its model loads would stay for the whole of its grace.
-
-    Args:
-        process_id: Of this process; for tests.
     """
     if (os.getpid() if process_id is None else process_id) == _FIRST_PROCESS_ID:
         signal.signal(signal.SIGTERM, _end)

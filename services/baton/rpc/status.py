@@ -151,14 +151,7 @@ def is_of_connection(error: errors.BatonError) -> bool:
 
 
 def error_from_parts(code: int, message: str, reason: str, metadata: dict[str, str]) -> errors.BatonError:
-    """Return the domain error that a peer has described; unknown ones become UnavailableError.
-
-    Args:
-        code: Number of the gRPC status.
-        message: What went wrong.
-        reason: ErrorInfo.reason.
-        metadata: ErrorInfo.metadata.
-    """
+    """Return the domain error that a peer has described; unknown ones become UnavailableError."""
     if reason in _CLASSES:
         return _CLASSES[reason](message, reason=reason, metadata=metadata)
     if code == grpc.StatusCode.NOT_FOUND.value[0]:

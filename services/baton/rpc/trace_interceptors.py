@@ -33,10 +33,6 @@ class TraceServerInterceptor(HandlerInterceptor):
 
     grpc.aio runs every call in a task of its own, so the context that is attached ends with that task; detaching it
     would fail where an abandoned stream is closed from another task.
-
-    Args:
-        tracer: Makes the spans.
-        address: host:port of the server.
     """
 
     def __init__(self, tracer: trace.Tracer, address: str = "") -> None:

@@ -108,9 +108,6 @@ class Caller:
     def check_may_call(self, path: str) -> None:
         """Check that the table lets the caller call a method.
 
-        Args:
-            path: "/package.Service/Method".
-
         Raises:
             ForbiddenError: If it does not.
         """
@@ -221,10 +218,6 @@ class TransferGate:
 
     def check_asked(self, grant: TransferGrant, **asked: str | bytes | int) -> bytes:
         """Check, as the sender, that the current caller may have what it asks for.
-
-        Args:
-            grant: What it shows.
-            asked: Claims, as its request has them.
 
         Returns:
             What to answer, by which it knows this node.

@@ -73,9 +73,6 @@ class JoinPasses:
 
     A machine may show its pass again: an answer may be lost. What has been used is known to one process alone, as long
     as it runs: passes are to be short-lived.
-
-    Args:
-        secret: The deployment's.
     """
 
     def __init__(self, secret: str) -> None:

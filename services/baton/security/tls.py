@@ -58,9 +58,6 @@ class TlsIdentity:
     def server_credentials(self, *, demands_certificate: bool = True) -> grpc.ServerCredentials:
         """Return what a server shows and believes; files that change are taken.
 
-        Args:
-            demands_certificate: Whether clients must show a certificate.
-
         Raises:
             ConfigurationError: If a file cannot be read.
         """

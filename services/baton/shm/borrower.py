@@ -34,10 +34,6 @@ class Borrowed:
 
     Invariant: only ranges that the receiver has released, or never had, are written; after `close`, and when the
     receiver has ended the loan, none is.
-
-    Args:
-        segment: The memory.
-        connection: Tells which ranges are released.
     """
 
     def __init__(self, segment: Segment, connection: socket.socket) -> None:
@@ -115,11 +111,6 @@ class Borrowed:
 def borrow(address: bytes, token: bytes, *, can_seal: bool = CAN_SEAL) -> Borrowed:
     """Take an offer.
 
-    Args:
-        address: Where the receiver listens.
-        token: What it has sent with the offer.
-        can_seal: Whether this system's segments are sealed.
-
     Raises:
         OSError: If the receiver cannot be reached, which is so on another host, or gives no memory.
         ValueError: If that is no receiver's address, or no token.
@@ -162,10 +153,6 @@ class Ring:
     Invariant: ranges in use do not overlap; a range is given again only after it was freed. With `tail` the begin of
     the oldest range in use and `head` the end of the youngest: where head > tail, [head, num_bytes) and [0, tail) are
     free; where head <= tail, [head, tail) is.
-
-    Args:
-        num_bytes: Size of the memory.
-        max_ranges: Ranges in use at once.
     """
 
     def __init__(self, num_bytes: int, max_ranges: int) -> None:

@@ -19,10 +19,6 @@ CAN_SEAL = hasattr(os, "memfd_create")
 class Segment:
     """Memory behind a descriptor, which can be handed to another process.
 
-    Args:
-        descriptor: The open file; this object closes it.
-        num_bytes: Its size.
-
     Raises:
         OSError: If it cannot be mapped.
     """
@@ -51,11 +47,6 @@ def create_segment(num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
 
 def open_segment(descriptor: int, num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
     """Return the memory behind a descriptor that another process has sent; it is closed where that fails.
-
-    Args:
-        descriptor: The open file.
-        num_bytes: Size that the other process has told.
-        can_seal: Whether memory that may shrink is refused.
 
     Raises:
         OSError: If there is less memory than that, or it may shrink.

@@ -36,11 +36,6 @@ class MetricsSettings(BaseSettings):
 def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
     """Serve metrics as long as the context lasts; yields the port.
 
-    Args:
-        scrape: What is served.
-        host: Address to listen on.
-        port: 0: any free one.
-
     Raises:
         ConfigurationError: If the port cannot be bound.
     """

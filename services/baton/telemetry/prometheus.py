@@ -96,13 +96,7 @@ def scraped_meter() -> Iterator[ScrapedMeter]:
 
 
 def family_name(name: str, unit: str, *, is_gauge: bool = False) -> str:
-    """Return what Prometheus calls a metric, without the suffixes of counters and histograms.
-
-    Args:
-        name: As in names.py.
-        unit: Its UCUM unit.
-        is_gauge: Whether it is one: a gauge without a unit is a ratio.
-    """
+    """Return what Prometheus calls a metric, without the suffixes of counters and histograms."""
     return name.replace(".", "_") + ("_ratio" if is_gauge and unit == "1" else _UNITS.get(unit, ""))
 
 

@@ -47,8 +47,7 @@ class Detokenizers:
     def make(self, kept_token_ids: frozenset[int] = frozenset()) -> Detokenizer:
         """Return a detokenizer for one generation.
 
-        Args:
-            kept_token_ids: Special tokens whose names are part of the text; a process has few such sets.
+        `kept_token_ids` are special tokens whose names are part of the text; a process has few such sets.
         """
         if self._pieces is None:
             return WindowDetokenizer(self._tokenizer, kept_token_ids)

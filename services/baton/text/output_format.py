@@ -198,10 +198,6 @@ class ModelOutputFormat:
     def count_reasoning(self, token_ids: Sequence[int], *, is_in_reasoning: bool) -> int | None:
         """Return the number of tokens of an answer's reasoning, markers not counted.
 
-        Args:
-            token_ids: The answer.
-            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
-
         Returns:
             None if the model marks no reasoning, or its closing marker is no token of its own.
         """

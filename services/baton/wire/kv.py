@@ -57,11 +57,6 @@ def dtype_to_proto(dtype: KvDtype) -> generation_pb2.KvDtype:
 def wire_from_proto(message: WireMessage, layout: KvLayout, receiver: KvDtype | None = None) -> WireFormat:
     """Return in what frames travel; what a message leaves open is the cache's own.
 
-    Args:
-        message: Says so.
-        layout: The cache.
-        receiver: Format of the cache that it travels to; None: the same.
-
     Raises:
         InvalidFieldError: If this cache cannot travel so, or a value is unknown; the field is named.
     """

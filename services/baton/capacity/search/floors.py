@@ -72,11 +72,6 @@ class ComputeFloor(NamedTuple):
 
         They are `terms.queue_seconds`, and `terms.stall_seconds` with `terms.delay_seconds`. Of the prompts that are no
         longer than this one no more than the time since then has been computed.
-
-        Args:
-            own_seconds: Time that the prompt takes.
-            num_tokens: Its tokens.
-            now_seconds: The moment.
         """
         node, wait, imposed = self.node, 0.0, 0.0
         if self.num_stalled:
@@ -133,12 +128,7 @@ class DecodeFloor(NamedTuple):
 
     @classmethod
     def of(cls, node: NodeSnapshot, mean_output: float | None = None) -> DecodeFloor:
-        """Return the coefficients of a node.
-
-        Args:
-            node: The node.
-            mean_output: Output of recent requests, tokens; None: none yet.
-        """
+        """Return the coefficients of a node."""
         load, shape, profile = node.load, node.shape, node.profile
         num_on_node = load.num_running + load.num_waiting
         num_present = min(load.num_generating, node.max_batch_size - 1)
@@ -167,14 +157,7 @@ class DecodeFloor(NamedTuple):
         )
 
     def seconds(self, num_tokens: int, num_cached: int, expected: float, now_seconds: float) -> tuple[float, float]:
-        """Return the wait for room, and the time of decoding with what it imposes on others, at least.
-
-        Args:
-            num_tokens: Of the prompt.
-            num_cached: Of them on the device.
-            expected: Output tokens counted on.
-            now_seconds: The moment.
-        """
+        """Return the wait for room, and the time of decoding with what it imposes on others, at least."""
         compute, _, _, read_token, arithmetic, math_token, whole, idle_step, _, _, _, overhead, num_present, slots = (
             self
         )

@@ -261,11 +261,6 @@ class _Search:
 
         Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
         Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
-
-        Args:
-            decode: Decode node.
-            prefillers: Least floor first.
-            best: Its limit is that of floors.
         """
         snapshot, node = self._snapshot, decode.node
         restore, is_back, link_of = decode.match.restore.seconds, self._floors.are_remotes_back, snapshot.links.get

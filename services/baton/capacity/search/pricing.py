@@ -26,13 +26,7 @@ from baton.capacity.terms import (
 
 
 class Pricing:
-    """Prices candidates by the terms of `baton.capacity.terms`, of nodes as they are at the moment.
-
-    Args:
-        snapshot: The cluster.
-        request: The request.
-        policy: Which candidates come first.
-    """
+    """Prices candidates by the terms of `baton.capacity.terms`, of nodes as they are at the moment."""
 
     def __init__(self, snapshot: ClusterSnapshot, request: PlacementRequest, policy: PrefillPolicy) -> None:
         self._snapshot, self._request = snapshot, request

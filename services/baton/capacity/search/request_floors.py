@@ -25,15 +25,7 @@ others together, of the queue, and of what is imposed; the number of the node, a
 
 
 class RequestFloors:
-    """Floors of one request.
-
-    Args:
-        snapshot: The cluster.
-        request: The request.
-        policy: Which candidates come first.
-        decoders: Coefficients of the decode nodes.
-        prefillers: Coefficients of the nodes that prefill for others.
-    """
+    """Floors of one request."""
 
     def __init__(
         self,

@@ -38,14 +38,7 @@ _SURPRISE = 0.1
 
 
 def print_record(console: Console, record: PlacementRecord, *, index: int, records: Sequence[PlacementRecord]) -> None:
-    """Print one decision.
-
-    Args:
-        console: Where to.
-        record: What is printed.
-        index: Which of `records` it is.
-        records: All that are printed.
-    """
+    """Print one decision."""
     console.print(_title(record, index, len(records)), style="bold", highlight=False)
     _print_lines(console, (*_choice_lines(record), *_outcome_lines(record, records[index + 1 :])))
     if record.terms:

@@ -20,11 +20,7 @@ _LARGE_BYTES = 1 << 30
 
 
 class QuietLines:
-    """Hands on what children warn of, with the tracebacks behind it, and keeps the rest to itself.
-
-    Args:
-        on_line: Prints a line.
-    """
+    """Hands on what children warn of, with the tracebacks behind it, and keeps the rest to itself."""
 
     def __init__(self, on_line: OnLine) -> None:
         self._on_line = on_line

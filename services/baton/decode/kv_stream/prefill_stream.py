@@ -54,10 +54,6 @@ class KvSource(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterable[Message]]:
         """Return the messages of a KV stream; leaving the context ends the call.
 
-        Args:
-            request: The prompt.
-            reception: Takes note of what carries the stream.
-
         Raises:
             BatonError: If the call fails, in the context too.
         """
@@ -95,11 +91,6 @@ class PrefillReader(KvStreamReader):
 
     async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes) -> None:
         """Call the prefill node and take everything up to the summary; then the engine may decode.
-
-        Args:
-            source: Whom to call.
-            request: What to ask for.
-            transfer_answer: What the node that the router meant answers.
 
         Raises:
             BatonError: If the call fails, the layouts differ, or the stream breaks its rules.

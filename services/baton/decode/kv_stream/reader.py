@@ -92,9 +92,6 @@ class FrameWindow:
 
     Invariant, kept by `enter`: `MAX_FRAMES_IN_FLIGHT` at most, or `MAX_BYTES_IN_FLIGHT` together; they land in the
     order in which they entered. Each has credit of the node until it has landed, or the window is closed.
-
-    Args:
-        budget: Of the node, over all streams.
     """
 
     def __init__(self, budget: ReceiveBudget) -> None:

@@ -79,12 +79,7 @@ class ReceiveBudget:
         self._serve()
 
     def frames_of(self, layout: KvLayout, wanted: FrameShape) -> FrameShape:
-        """Return the shape of frames that keeps them to their size, where that can be.
-
-        Args:
-            layout: This node's cache.
-            wanted: By the router.
-        """
+        """Return the shape of frames that keeps them to their size, where that can be."""
         if self.frame_bytes >= MAX_FRAME_BYTES:
             return wanted
         token_bytes = max(spec.num_token_elements for spec in layout.layers) * layout.dtype.num_bytes

@@ -27,10 +27,6 @@ class Constraint:
     """The constraint of one request; made by `ConstraintCompiler`, used by one thread at a time.
 
     Invariant: `_matcher` has consumed exactly the first `_num_followed` tokens of the output; `follow` keeps it.
-
-    Args:
-        matcher: llguidance's `LLMatcher`, at the start of the language.
-        field: Where the language was given, for errors.
     """
 
     def __init__(self, matcher: Any, field: str) -> None:
@@ -64,11 +60,9 @@ class Constraint:
         return is_stopped and not self._matcher.is_error()
 
     def allowed(self, num_tokens: int, end_token_ids: Collection[int]) -> Mask:
-        """Return which tokens may come next; ends of the generation where the output is a sentence.
+        """Return which tokens may come next, ends of the generation where the output is a sentence.
 
-        Args:
-            num_tokens: Size of the vocabulary; what the tokenizer does not know is never allowed.
-            end_token_ids: Tokens that would end the generation.
+        What the tokenizer does not know is never allowed.
 
         Raises:
             InvalidFieldError: If the grammar is too complex at this point, or nothing at all may follow.

@@ -60,10 +60,6 @@ class PassTimer:
 class PassHealth:
     """Counts passes in a row that gave nothing: they raised, or no row of their logits was finite.
 
-    Args:
-        runner: What computes.
-        pool: Where a block for the examination comes from.
-
     Attributes:
         num_failed: Passes in a row that gave nothing.
     """

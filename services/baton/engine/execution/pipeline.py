@@ -316,14 +316,7 @@ class Pass(NamedTuple):
 
 
 def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None = None) -> Pass:
-    """Begin a pass.
-
-    Args:
-        runner: What computes.
-        step: What it computes.
-        choice: How its tokens are chosen.
-        after: The pass launched before, if it is in flight.
-    """
+    """Begin a pass."""
     if not step.spans:
         return Pass(step, None, TokenChoice.ON_HOST)
     launched = runner.launch(

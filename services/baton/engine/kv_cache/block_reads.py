@@ -20,13 +20,7 @@ from baton.kv.pool import BlockId, BlockPool
 
 
 class HeldBlocks:
-    """What the prefix cache holds now, but for what is on disk: to read that takes longer than a gap between passes.
-
-    Args:
-        runner: Where K and V of the device are.
-        pool: Says which block of the device holds what.
-        store: Contents in host memory.
-    """
+    """What the prefix cache holds now, but for what is on disk: to read that takes longer than a gap between passes."""
 
     def __init__(self, runner: Runner, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
         self._runner = runner
@@ -83,10 +77,7 @@ class HeldBlocks:
 class BlockRead:
     """K and V of some consecutive blocks in some layers, as far as they have been read.
 
-    Args:
-        hashes: Of the blocks.
-        layers: Which layers.
-        answer: Gets K and V layer by layer, or why there are none; cancelled: nobody wants them any more.
+    A cancelled `answer`: nobody wants them any more.
     """
 
     def __init__(self, hashes: Sequence[BlockHash], layers: range, answer: Future[list[LayerKv]]) -> None:

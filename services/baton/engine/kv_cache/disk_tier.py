@@ -17,11 +17,7 @@ BlockKv: TypeAlias = tuple[LayerKv, ...]
 class DiskTier:
     """Blocks on disk.
 
-    Args:
-        store: Keeps them.
-        layout: Of the cache.
-        block_tokens: Positions of a block.
-        call: Runs a function in the engine's thread, between two passes.
+    `call` runs a function in the engine's thread, between two passes.
     """
 
     def __init__(

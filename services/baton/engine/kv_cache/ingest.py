@@ -49,13 +49,7 @@ class KvPiece(NamedTuple):
 
 
 class FrameCursor:
-    """How far a received frame has been written: layer by layer, in pieces that end where blocks do.
-
-    Args:
-        frame: The frame, in the cache's own number format.
-        num_kv_heads: KV heads of each of its layers.
-        block_tokens: Positions of a block.
-    """
+    """How far a received frame has been written: layer by layer, in pieces that end where blocks do."""
 
     def __init__(self, frame: KvFrame, num_kv_heads: int, block_tokens: int) -> None:
         self._frame = frame

@@ -167,8 +167,7 @@ class Offload:
         All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
         the tails of prompts on, and a tail is of no use without its head.
 
-        Args:
-            pool: Whose cached blocks may go along, so that the next pass need not wait for copies.
+        Cached blocks of `pool` may go along, so that the next pass need not wait for copies.
         """
         if not (self._evicted or self._spare):
             return []
@@ -185,10 +184,7 @@ class Offload:
     def is_reading(self, sequence: Sequence, hashes: Seq[BlockHash], begin: int) -> bool:
         """Return whether a sequence had better wait for blocks that are on disk only; they are read meanwhile, once.
 
-        Args:
-            sequence: The waiting sequence.
-            hashes: Of all blocks that it may take over.
-            begin: Index of the first one that the device lacks.
+        `begin` is the index of the first of `hashes` that the device lacks.
         """
         if self._disk is None:
             return False
@@ -229,9 +225,7 @@ class Offload:
     def take_run(self, hashes: Seq[BlockHash], begin: int) -> list[BlockKv]:
         """Return the contents of consecutive blocks that a sequence had better copy in than compute.
 
-        Args:
-            hashes: Of all blocks that it may take over.
-            begin: Index of the first one that the device lacks.
+        `begin` is the index of the first of `hashes` that the device lacks.
         """
         if not self.store.num_blocks or begin == len(hashes):
             return []

@@ -100,10 +100,6 @@ class Scheduler:
     def add(self, sequence: Sequence, now: float = 0.0) -> None:
         """Queue a sequence.
 
-        Args:
-            sequence: The sequence, which waits.
-            now: Seconds on a monotonic clock; priorities are weighed against it.
-
         Raises:
             OutOfMemoryError: If it could not finish even alone.
         """
@@ -332,12 +328,7 @@ class Scheduler:
 
 
 def due_seconds(arrival_seconds: float, priority: int) -> float:
-    """Return the moment by which a sequence's turn is reckoned; the earliest comes first.
-
-    Args:
-        arrival_seconds: When it came.
-        priority: Lower comes earlier.
-    """
+    """Return the moment by which a sequence's turn is reckoned; the earliest comes first."""
     return arrival_seconds + LEVEL_SECONDS * priority
 
 
@@ -352,11 +343,6 @@ def attribute(step: Step, seconds: float, pair_weight: float) -> None:
     Prompts share all of it by their work: what decoding sequences add to a pass with prompts is part of what the
     prompts take there. A prompt that is computed again, after its first token, has a share that is entered nowhere; a
     sequence that takes over what another one computes has none.
-
-    Args:
-        step: The pass.
-        seconds: What it took.
-        pair_weight: See `pair_weight`.
     """
     parts = list[tuple[float, bool]]()
     for sequence, span in zip(step.sequences, step.spans, strict=True):

@@ -304,9 +304,6 @@ class SequenceProgress:
     """Enters passes into sequences.
 
     A pass counts as computed from its launch on, because whatever the runner is asked for later happens behind it.
-
-    Args:
-        pool: Whose prefix cache gets the full blocks.
     """
 
     def __init__(self, pool: BlockPool) -> None:

@@ -35,9 +35,6 @@ class TenantTurns:
 
     Invariants: `_clock` never falls: it is the greatest counter that a tenant had when something was done for it. Of
     tenants that have waited in `queues` none has a counter further below it than its costliest sequence.
-
-    Args:
-        queues: Where sequences wait.
     """
 
     def __init__(self, queues: SequenceQueues) -> None:

@@ -237,11 +237,6 @@ class Deadlines:
     """Limits requests of both APIs. Used on the event loop only."""
 
     def __init__(self, timeout_seconds: float) -> None:
-        """Make it.
-
-        Args:
-            timeout_seconds: Longest time of a request.
-        """
         self._timeout_seconds = timeout_seconds
         self._running: dict[asyncio.Timeout, ApiKey] = {}
         self._revoked: set[asyncio.Timeout] = set()
@@ -307,12 +302,7 @@ class RecentRefusals:
 
     @contextmanager
     def watch(self, key_name: str, num_bytes: int, *, has_objectives: bool) -> Iterator[None]:
-        """Answer a request.
-
-        Args:
-            key_name: Of whoever asks.
-            num_bytes: Of its body.
-            has_objectives: Whether it has objectives of its own: what was refused others says nothing of it.
+        """Answer a request; what was refused others says nothing of one with objectives of its own.
 
         Raises:
             OverloadedError: At once, if the router has just refused a request of the key that was no larger.

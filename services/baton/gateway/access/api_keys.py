@@ -58,10 +58,6 @@ class ApiKeys:
     name's share beside others is not 1; `#` begins a comment line. A name may have several keys, for the time in which
     one replaces another; they have one weight. Invariant: there is always the last good
     state of the file; a bad one changes nothing.
-
-    Args:
-        path: The file.
-        earliest_priority: Of requests of keys that are no administrator's.
     """
 
     def __init__(self, path: Path, *, earliest_priority: int = 0) -> None:

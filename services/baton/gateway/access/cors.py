@@ -17,8 +17,7 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         """Allow origins.
 
-        Args:
-            origins: Each as a browser writes it, e.g. "https://example.com", or "*" for any; empty: none.
+        Each as a browser writes it, e.g. "https://example.com", or "*" for any; empty: none.
         """
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
 

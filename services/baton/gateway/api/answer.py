@@ -64,10 +64,7 @@ class AnswerFormat(EventFormat, Protocol):
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
         """Return the events that end a choice and, after the last one, the stream.
 
-        Args:
-            index: Of the choice.
-            result: How it ended.
-            results: Of all choices, in order, if this is the last to end; else empty.
+        `results` are those of all choices, in order, if this is the last to end; else empty.
         """
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:

@@ -78,10 +78,6 @@ def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignor
 def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | None = None) -> SamplingParameters:
     """Return how a body says to choose tokens, in the fields that it has; the token limit is its API's to read.
 
-    Args:
-        body: Of any API.
-        constraint: The form that the output must have.
-
     Raises:
         ApiError: 400, naming the parameter.
     """

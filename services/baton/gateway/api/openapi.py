@@ -25,9 +25,7 @@ _ANYTHING: dict[str, Any] = {"type": ["object", "array", "string", "number"]}
 def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
     """Return the document of the endpoints that have a summary, as JSON: OpenAPI 3.1.
 
-    Args:
-        endpoints: All that is served.
-        is_strict: Whether unknown fields are refused everywhere, not in constraints alone.
+    `is_strict`: unknown fields are refused everywhere, not in constraints alone.
     """
     told = [endpoint for endpoint in endpoints if endpoint.summary]
     bodies = [endpoint.body for endpoint in told if endpoint.body is not None]

@@ -65,11 +65,7 @@ PROMISES: Mapping[str, tuple[object, ...]] = {
 def without_unserved(raw: Any, body_type: type[msgspec.Struct], unserved: Unserved, ignore: Ignore) -> Any:
     """Return a body without the fields that its type does not declare.
 
-    Args:
-        raw: The body as JSON has it; changed.
-        body_type: What the endpoint takes.
-        unserved: Which of those fields are known, and what they mean.
-        ignore: Is told of all that is left out but asks for something.
+    `raw` is changed; `ignore` is told of all that is left out but asks for something.
 
     Raises:
         ApiError: 400, naming a promise that cannot be kept, or because there are too many.

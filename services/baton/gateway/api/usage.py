@@ -108,12 +108,7 @@ _TRANSPORTS: Mapping[int, str] = {
 
 
 def usage_body(results: Sequence[GenerationResult], num_choices: int = 1) -> UsageBody:
-    """Return the usage of all choices.
-
-    Args:
-        results: Of all choices, those of one prompt together.
-        num_choices: Choices per prompt; a prompt counts once, however many it has.
-    """
+    """Return the usage of all choices; a prompt counts once, however many choices it has."""
     by_prompt = results[::num_choices]
     num_prompt_tokens = sum(result.num_prompt_tokens for result in by_prompt)
     num_completion_tokens = sum(result.num_completion_tokens for result in results)

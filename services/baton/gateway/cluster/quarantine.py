@@ -79,12 +79,7 @@ class Quarantined(NamedTuple):
 
 
 class Quarantine:
-    """Remembers, per tenant, which requests ended passes or processes. What it knows is this process's alone.
-
-    Args:
-        clock: The event loop's.
-        metrics: Where to count.
-    """
+    """Remembers, per tenant, which requests ended passes or processes. What it knows is this process's alone."""
 
     def __init__(self, clock: Callable[[], float], metrics: Metrics) -> None:
         self._clock = clock

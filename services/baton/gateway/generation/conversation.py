@@ -36,10 +36,6 @@ class ChatTurn(NamedTuple):
 def template_message(param: str, turn: ChatTurn) -> Message:
     """Return a message as chat templates know it.
 
-    Args:
-        param: What the API calls the message, for errors.
-        turn: What it says.
-
     Raises:
         InvalidFieldError: Naming the field that is wrong, or that its role cannot have.
     """

@@ -157,23 +157,13 @@ def operation_span(operation: str, address: Mapping[str, AttributeValue]) -> Abs
 
     `describe_request` and the observers of its generations fill it in. As the conventions have it, it is the client's
     of whoever computes: the nodes.
-
-    Args:
-        operation: One of names.py.
-        address: Attributes of the server, as the client calls it.
     """
     given = {names.GEN_AI_OPERATION_NAME: operation, names.GEN_AI_PROVIDER_NAME: names.PROVIDER, **address}
     return span(operation, trace.SpanKind.CLIENT, given)
 
 
 def note_request(span: trace.Span, context: RequestContext, failure: str) -> None:
-    """Tell a span which request it is of, and how that ended.
-
-    Args:
-        span: The server's or the operation's.
-        context: The request.
-        failure: What failed that is no mistake of the client's; empty: nothing.
-    """
+    """Tell a span which request it is of, and how that ended."""
     span.set_attribute(names.REQUEST_ID, context.request_id)
     if context.error_code:
         span.set_attribute(names.ERROR_CODE, context.error_code)

@@ -120,10 +120,6 @@ class Preparation:
     async def prepare(self, request: GenerationRequest, key: ApiKey) -> PreparedPrompt:
         """Return the request with everything that placing needs.
 
-        Args:
-            request: As its client asks.
-            key: The client's API key, whose owner is the tenant.
-
         Raises:
             InvalidFieldError: Naming the field that cannot be served.
             NotFoundError: If the model is unknown.
@@ -144,9 +140,7 @@ class Preparation:
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
 
-        Args:
-            model_name: Served name, also an adapter's; empty: the one that is served.
-            prompt: What to tokenize.
+        `model_name` may be an adapter's; empty: the model that is served.
 
         Raises:
             InvalidFieldError: If it is far longer than the context, or the template refuses it.

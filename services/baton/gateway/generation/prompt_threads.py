@@ -19,11 +19,7 @@ ResultT = TypeVar("ResultT")
 
 
 class PromptThreads:
-    """Runs work on prompts; `close` ends the threads.
-
-    Args:
-        num_threads: Of short prompts; long ones have half as many more, at least one.
-    """
+    """Runs work on prompts, long ones in half as many threads more, at least one; `close` ends the threads."""
 
     def __init__(self, num_threads: int) -> None:
         self._short = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")

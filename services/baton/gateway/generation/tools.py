@@ -89,10 +89,7 @@ def read_tools(
 ) -> tuple[Tool, ...]:
     """Return the tools of a request; how many there are is checked before anything is made of them.
 
-    Args:
-        declared: As the API has them.
-        read: Makes a tool of one, given the name of its field; None: it is left out.
-        fields: Their names in that API, for errors.
+    A tool of which `read` makes None is left out; `fields` are their names in that API, for errors.
 
     Raises:
         InvalidFieldError: If there are too many, or naming the field of the first that cannot be served.
@@ -244,12 +241,6 @@ def plan_reading(
     use: ToolUse | None, model_format: ModelOutputFormat, prompt: str, sampling: SamplingParameters
 ) -> ReadingPlan:
     """Return how an answer is read; sets the grammar of `sampling` where calls are forced or schemas strict.
-
-    Args:
-        use: Tools; None: the answer is not read.
-        model_format: Of the model.
-        prompt: Its text.
-        sampling: Of the request, to be completed.
 
     Raises:
         InvalidFieldError: If the model calls no tools, or not in a way that can be forced.

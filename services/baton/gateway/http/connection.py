@@ -322,12 +322,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """The connections of a server: each is counted from its acceptance on, and when it is open, adds itself.
-
-    Args:
-        held: Bytes of requests, over all of them.
-        limits: How many there may be.
-    """
+    """The connections of a server: each is counted from its acceptance on, and when it is open, adds itself."""
 
     def __init__(self, held: HeldBytes, limits: HttpLimits) -> None:
         self.held = held

@@ -22,12 +22,7 @@ _LEVEL, _ANSWER_WINDOW_BITS, _MEMORY_LEVEL = 1, 16 + 12, 5
 
 
 class BodyInflater:
-    """Inflates bodies beside the event loop; one at a time, as none is counted before its size is known.
-
-    Args:
-        held: Counts the bytes of bodies.
-        max_body_bytes: Of one body once it is inflated.
-    """
+    """Inflates bodies beside the event loop; one at a time, as none is counted before its size is known."""
 
     def __init__(self, held: HeldBytes, max_body_bytes: int) -> None:
         self._held = held

@@ -29,14 +29,6 @@ class HttpServer:
     def __init__(
         self, handler: Handler, error_body: ErrorBody, limits: HttpLimits, held: HeldBytes | None = None
     ) -> None:
-        """Make it.
-
-        Args:
-            handler: Answers requests.
-            error_body: Makes the body of an answer to what is no proper HTTP.
-            limits: Of each connection.
-            held: Counts the bytes of requests; None: the largest body of one has room.
-        """
         self._handler = handler
         self._error_body = error_body
         self._limits = limits

@@ -90,11 +90,6 @@ async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Cha
     The first failure after a connection is logged as a warning, further ones are not: a service that is away for an
     hour should not fill the log.
 
-    Args:
-        service: Name of the service, for the log.
-        address: host:port.
-        use: Runs one stream to its end.
-
     Another process that has this node's name does not end this one: it waits, and has the name once the other has gone.
     """
     pause, is_lost = _RETRY_SECONDS, False

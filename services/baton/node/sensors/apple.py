@@ -37,12 +37,7 @@ _POWERMETRICS = ("powermetrics", "--samplers", "cpu_power,gpu_power", "--sample-
 
 
 class AppleSensor:
-    """What one of the programs says once a second. `open_apple_sensor` makes it.
-
-    Args:
-        stream: The program.
-        fill: Reads its documents.
-    """
+    """What one of the programs says once a second. `open_apple_sensor` makes it."""
 
     def __init__(self, stream: DocumentStream, fill: Fill) -> None:
         self._stream = stream
@@ -69,12 +64,7 @@ class AppleSensor:
 
 
 def open_apple_sensor(platform: str = sys.platform, *, is_root: bool | None = None) -> AppleSensor | None:
-    """Return the sensor of an Apple machine; None on others, and where neither program can be used.
-
-    Args:
-        platform: As in `sys.platform`.
-        is_root: Whether this process has root's rights; None: as it is.
-    """
+    """Return the sensor of an Apple machine; None on others, and where neither program can be used."""
     if platform != "darwin":
         return None
     if shutil.which("macmon"):

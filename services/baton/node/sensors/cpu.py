@@ -29,10 +29,6 @@ class CpuSensor:
     """Measures between two readings, so the first one shows the time since the sensor was made.
 
     On macOS nothing tells which cores are which, so nothing is reported there.
-
-    Args:
-        read_times: Returns the times of each core, in order of core numbers.
-        clusters: Folder with the lists of a hybrid CPU's cores.
     """
 
     def __init__(

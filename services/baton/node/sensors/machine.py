@@ -27,11 +27,7 @@ class SensorSet(Protocol):
 
 
 class MachineSensors:
-    """The sensors of this machine.
-
-    Args:
-        sensors: Read in order; a later one adds to what an earlier one found, or replaces it.
-    """
+    """The sensors of this machine."""
 
     def __init__(self, sensors: Sequence[Sensor]) -> None:
         self._sensors = list(sensors)

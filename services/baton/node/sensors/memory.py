@@ -37,11 +37,7 @@ def read_memory(sample: SystemSample) -> None:
 
 
 def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
-    """Return what reads the kernel's verdict; None on systems without one.
-
-    Args:
-        platform: As in `sys.platform`.
-    """
+    """Return what reads the kernel's verdict; None on systems without one."""
     if platform != "darwin":
         return None
     system_control = ctypes.CDLL(None, use_errno=True).sysctlbyname

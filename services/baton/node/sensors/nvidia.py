@@ -12,12 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class NvidiaSensor:
-    """One accelerator. `open_nvidia_sensor` makes it.
-
-    Args:
-        nvml: The module `pynvml`, initialised.
-        handle: Its name for the device.
-    """
+    """One accelerator. `open_nvidia_sensor` makes it."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml

@@ -29,10 +29,6 @@ class RaplSensor:
     """Measures between two readings; the first one fills in nothing.
 
     The counter of the whole platform ("psys") counts where there is one; else those of all CPU packages together.
-
-    Args:
-        folder: Of the power capping framework.
-        clock: Seconds, monotonic.
     """
 
     def __init__(self, folder: Path = _POWERCAP, clock: Callable[[], float] = time.monotonic) -> None:

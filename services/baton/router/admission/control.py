@@ -125,15 +125,7 @@ class AdmissionControl:
     def place(
         self, placement_id: str, choice: Candidate, asker: Asker, *, max_tokens: int, is_degraded: bool = False
     ) -> None:
-        """Note a placement, until its outcome.
-
-        Args:
-            placement_id: Names it.
-            choice: Where it runs.
-            asker: Who asks.
-            max_tokens: Output that it may have.
-            is_degraded: As for `judge`.
-        """
+        """Note a placement, until its outcome."""
         if choice.estimate is not None:
             self._tenants.admit(asker.tenant, work_seconds(choice))
             self._offered.add(choice.estimate.prefill_seconds, is_admitted=True)

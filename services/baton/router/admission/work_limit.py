@@ -47,13 +47,7 @@ class WorkLimit:
         self._is_felt = self._is_felt or in_flight_seconds + own_seconds > self.seconds
 
     def count(self, *, is_kept: bool, placed_at_seconds: float, now_seconds: float) -> None:
-        """Take what became of a request.
-
-        Args:
-            is_kept: Whether it kept its objective.
-            placed_at_seconds: When it was placed.
-            now_seconds: The time.
-        """
+        """Take what became of a request."""
         if now_seconds - self._counted_at_seconds > FORGOTTEN_SECONDS:
             self.seconds = float("inf")
         self._counted_at_seconds = now_seconds

@@ -46,13 +46,6 @@ class CallGrammar:
     def __init__(
         self, notation: CallNotation, special_tokens: Mapping[str, int], reasoning: ReasoningMarkers | None
     ) -> None:
-        """Begin.
-
-        Args:
-            notation: How it writes calls.
-            special_tokens: Ids of those markers that are special tokens.
-            reasoning: How it marks reasoning, which may precede calls; None: it does not.
-        """
         self._notation = notation
         self._special_tokens = special_tokens
         self._reasoning = reasoning
@@ -105,11 +98,7 @@ class CallGrammar:
         return "\n".join([*rules, *self._reasoning_rules(), *calls])
 
     def can_replace(self, *, is_json: bool) -> bool:
-        """Return whether calls can be told from a structured answer by their first token.
-
-        Args:
-            is_json: Whether the structured answer is a JSON text.
-        """
+        """Return whether calls can be told from a structured answer by their first token."""
         trigger = self._notation.trigger
         return trigger in self._special_tokens or (is_json and trigger.startswith("<"))
 

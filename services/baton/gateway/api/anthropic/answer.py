@@ -119,14 +119,6 @@ class MessageFormat:
     def __init__(
         self, context: RequestContext, body: MessagesBody, num_prompt_tokens: int, parser: OutputParser | None
     ) -> None:
-        """Begin an answer.
-
-        Args:
-            context: The request.
-            body: What was asked.
-            num_prompt_tokens: Tokens of the prompt.
-            parser: Reads the answer; None: all of it is text.
-        """
         self._id = context.answer_id = f"msg_{context.request_id}"
         self._context = context
         self._model = body.model

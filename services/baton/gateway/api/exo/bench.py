@@ -48,11 +48,7 @@ class BenchAnswer(ChatAnswer, kw_only=True):
 
 
 class BenchEndpoint:
-    """Answers benchmark requests.
-
-    Args:
-        instances: Placements that they are held to. Other requests go where the router sends them.
-    """
+    """Answers benchmark requests, which are held to the placements of `instances`."""
 
     def __init__(self, instances: Instances) -> None:
         self._instances = instances
@@ -100,13 +96,7 @@ class Figures(NamedTuple):
 
 
 class BenchFormat:
-    """Writes one answer; the text is that of the tokens, nothing is parsed out of it.
-
-    Args:
-        context: The request.
-        body: What was asked.
-        figures: Returns the figures of a result.
-    """
+    """Writes one answer; the text is that of the tokens, nothing is parsed out of it."""
 
     def __init__(
         self, context: RequestContext, body: BenchBody, figures: Callable[[GenerationResult], Figures]

@@ -83,10 +83,7 @@ class PowerUsage(msgspec.Struct, omit_defaults=True):
 def generation_stats(prompt: PreparedPrompt, result: GenerationResult, rates: PromptRates) -> GenerationStats:
     """Return the figures of a request that has ended.
 
-    Args:
-        prompt: What was asked.
-        result: How it ended.
-        rates: Gives the rate of an exact hit, and learns the rate of a run that filled the cache.
+    `rates` gives the rate of an exact hit, and learns the rate of a run that filled the cache.
     """
     summary = result.summary
     num_uncached = result.num_prompt_tokens - _num_cached(summary, result.num_prompt_tokens)

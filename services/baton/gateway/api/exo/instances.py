@@ -59,9 +59,6 @@ class Instances:
     """The pins of one gateway process, and the links between them, in the order in which they were made.
 
     Invariant: every instance's nodes have been listed by the router within `GRACE_SECONDS` of the router's last answer.
-
-    Args:
-        clock: Seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -184,10 +181,6 @@ def instance_view(body: InstanceBody) -> InstanceView:
 
 def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Instance:
     """Return the instance that a view shows.
-
-    Args:
-        view: From a body.
-        nodes: Those that the router lists, by id.
 
     Raises:
         ApiError: 400, naming the nodes that do not exist or cannot work together.

@@ -25,12 +25,6 @@ class LinkBody(msgspec.Struct, forbid_unknown_fields=True):
 def link_of(link_id: str, body: LinkBody, instances: Instances, nodes: Mapping[str, NodeDescription]) -> InstanceLink:
     """Return the link of a body.
 
-    Args:
-        link_id: The link's name.
-        body: What is asked for.
-        instances: Those that there are.
-        nodes: Those that the router lists, by id.
-
     Raises:
         ApiError: 400, naming the instance that does not exist, or whose node does not compute for others.
     """

@@ -40,12 +40,7 @@ async def fetch_previews(
 ) -> dict[str, Any]:
     """Return the previews, cheapest first; none while no node could take the request.
 
-    Args:
-        router: Prices them.
-        model: Served name.
-        nodes: Those that the router lists, by id.
-        prompt_tokens: Of the request that is priced; None: what fits the context.
-        max_tokens: Likewise.
+    Tokens of the request that is priced: None is what fits the context.
 
     Raises:
         BatonError: If the router does not answer.

@@ -23,14 +23,6 @@ class CompletionWriter:
     """What follows the text of a choice that goes on and has no log-probabilities."""
 
     def __init__(self, job: AnswerJob, id_prefix: str, kind: str, body: CommonBody) -> None:
-        """Begin an answer.
-
-        Args:
-            job: What is generated.
-            id_prefix: What precedes it in the answer's id.
-            kind: `object` of an event.
-            body: What was asked.
-        """
         self._context = context = job.context
         context.answer_id = f"{id_prefix}-{context.request_id}"
         self._common = {

@@ -26,16 +26,7 @@ _HEADERS = {
 
 
 class Ui:
-    """Serves the page's files and what they ask for.
-
-    Args:
-        router: Asked anew for every picture.
-        journal: Knows the requests of this process.
-        quarantine: Knows which of them are suspected or refused.
-        model: Served name.
-        clock: The event loop's.
-        exposures: What is open to others, as the gateway was told to leave it.
-    """
+    """Serves the page's files and what they ask for."""
 
     def __init__(
         self,
