@@ -39,12 +39,7 @@ async def run_load(
 ) -> list[RequestSample]:
     """Run every session from its arrival on; return the samples of all requests, by session and turn.
 
-    Args:
-        client: Connections to the server.
-        sessions: What to ask.
-        arrivals: Per session, seconds after the beginning of the run.
-        settings: How to send.
-        on_sample: Called after each request, as it ends.
+    `arrivals` are seconds after the beginning of the run; `on_sample` is called after each request, as it ends.
     """
     clock = clock_from_now()
     gate = asyncio.Semaphore(settings.max_in_flight) if settings.max_in_flight else None

@@ -72,9 +72,7 @@ class Summary:
 def summarize(samples: Sequence[RequestSample], service_level: ServiceLevel | None = None) -> Summary:
     """Return a run's numbers.
 
-    Args:
-        samples: All requests, failed ones included; 1 or more.
-        service_level: Bounds of a good request; without it, every complete request is good.
+    `samples` has failed requests too; without a service level, every complete request is good.
 
     Raises:
         ValueError: If there are no samples.
@@ -129,9 +127,7 @@ def distribution(values: Iterable[float]) -> Distribution | None:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile by linear interpolation between the two nearest ranks.
 
-    Args:
-        ordered: 1 or more values, ascending.
-        percent: 0 to 100.
+    `ordered` has 1 value or more, ascending; `percent` is 0 to 100.
 
     Source: R. Hyndman and Y. Fan, "Sample quantiles in statistical packages", 1996, definition 7.
     """

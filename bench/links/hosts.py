@@ -63,10 +63,7 @@ def hosted_cluster(
 ) -> Iterator[tuple[Hosts, list[NodeState]]]:
     """Run router, cache index and nodes as long as the context lasts; yield them once all have registered.
 
-    Args:
-        link: Between the hosts.
-        model: Folder of the model; for mock engines its tokenizer and vocabulary.
-        nodes: In order; node `i` is called node-i.
+    Node `i` is called node-i; of `model`, mock engines take the tokenizer and the vocabulary.
 
     Raises:
         TimeoutError: If the nodes do not register; the message has the ends of the logs.

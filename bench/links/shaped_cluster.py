@@ -87,11 +87,7 @@ class Cluster:
 def shaped_cluster(link: ShapedLink, model: Path, decode: NodeTable, prefill: NodeTable | None) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
-    Args:
-        link: To the host of the prefill node.
-        model: Folder of the model; for mock engines its tokenizer and vocabulary.
-        decode: Node on this side; it has measured the link from the prefill node.
-        prefill: Node on the far side; None: none.
+    The prefill node is at the far side of the link; None: there is none. The decode node has measured the link.
 
     Raises:
         TimeoutError: If the nodes do not register.

@@ -73,13 +73,8 @@ def measure_loads(
 ) -> Iterator[Row]:
     """Yield a row per load, on one run of the pair's processes.
 
-    Args:
-        pair: Nodes.
-        loads: What to measure.
-        options: Of the command line.
-        full: Most requests per second of real engines by output tokens, found once, so that all deployments have the
-            same loads; what is missing is measured and put in.
-        turns: Shared with the pairs that run side by side.
+    `full` has the most requests per second of real engines by output tokens, found once, so that all deployments have
+    the same loads; what is missing is measured and put in.
     """
     with ExitStack() as stack:
         stack.callback(turns.give_up)

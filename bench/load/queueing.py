@@ -12,9 +12,7 @@ def waits(arrival_seconds: Sequence[float], service_seconds: float) -> list[floa
     The recursion over the arrivals that were: a request waits for what the one before it still has to wait and to be
     computed. Mean over many Poisson arrivals: `mean_wait_seconds`.
 
-    Args:
-        arrival_seconds: Ascending.
-        service_seconds: Of each, above 0.
+    Arrivals ascend; `service_seconds`, of each, is above 0.
 
     Source: D. V. Lindley, "The theory of queues with a single server", 1952.
     """

@@ -75,13 +75,8 @@ async def drive(
 ) -> Drive:
     """Send Poisson arrivals of each tenant for some seconds; return what came of all of them.
 
-    Args:
-        endpoints: The server.
-        question: What to ask.
-        rates: Requests per second, by tenant.
-        seconds: Length of the load.
-        seed: Of arrivals and prompts; no load repeats a prompt of another.
-        grace: Time after the load in which a request may still become a good one; what then has no end is abandoned.
+    `rates` are requests per second by tenant; no load repeats a prompt of another `seed`. For `grace` seconds after the
+    load a request may still become a good one; what then has no end is abandoned.
     """
     clock = clock_from_now()
     arrivals = sorted((at, tenant) for tenant, rate in rates.items() for at in _poisson(rate, seconds, seed, tenant))

@@ -144,11 +144,7 @@ def measured_of(
     The first token of a remote prefill comes ahead of its KV, so what lies between the first two messages is no step:
     decoding began one mean step per token before the second message came.
 
-    Args:
-        summary: The decode node's.
-        arrivals: Messages with tokens, 1 or more, in order.
-        asked: When the router was asked.
-        called: When the decode node was called.
+    `arrivals` has 1 message with tokens or more, in order.
     """
     first, last = arrivals[0], arrivals[-1]
     start, step = first.seconds - called, 0.0

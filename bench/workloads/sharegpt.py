@@ -28,12 +28,8 @@ def read_sharegpt(
 
     A turn asks what the person asked, for as many tokens as the recorded answer has (4 to 1024).
 
-    Args:
-        path: JSON list of objects with `conversations`: messages with `from` and `value`.
-        random: Draws the conversations.
-        count: Largest number of sessions.
-        max_turns: Largest number of questions of a conversation that are asked.
-        count_tokens: Counts the tokens of a recorded answer.
+    The file is a JSON list of objects with `conversations`: messages with `from` and `value`. At most `max_turns`
+    questions of a conversation are asked.
 
     Raises:
         ValueError: If the file holds no question with an answer.

@@ -55,11 +55,7 @@ class Timing:
 class LoadedRouter:
     """A router with as many prefill nodes as decode nodes; each decode node has measured its link from every other.
 
-    Args:
-        num_nodes: Nodes, 2 or more.
-        seed: Of everything random.
-        is_alike: Whether all nodes are of one kind and idle, so that all candidates are nearly equal.
-        search: What decides; None: the placer's own.
+    There are 2 nodes or more; where `is_alike`, of one kind and idle, so that all candidates are nearly equal.
     """
 
     def __init__(

@@ -54,9 +54,7 @@ class CacheIndex:
     there are never more than `max_blocks`: what comes beyond them is not known, and so not counted on. Where they are
     reached, nodes that have more than `max_node_blocks` give way to those that have fewer.
 
-    Args:
-        max_blocks: Bound, 1 or more; None: any number.
-        max_node_blocks: What a node keeps whatever others have.
+    At most `max_blocks` are known, None: any number; a node keeps `max_node_blocks` whatever others have.
     """
 
     def __init__(self, max_blocks: int | None = None, max_node_blocks: int | None = None) -> None:

@@ -299,13 +299,7 @@ def _uncertainty_seconds(
 ) -> float:
     """Return the standard deviation of a candidate's total, its terms taken to err independently.
 
-    Args:
-        decode: Of the decode node.
-        computing: Node that computes the prompt.
-        queue: Seconds of waiting.
-        prefill: Seconds of computing.
-        exposed: Seconds of transfer that are not hidden.
-        link_spread: `Link.spread` of the pair, or of the pull.
+    Terms are seconds; `link_spread` is `Link.spread` of the pair, or of the pull.
     """
     return math.hypot(
         queue * computing.spread.queue,

@@ -147,10 +147,7 @@ def command(
 def show(console: Console, pieces: Iterator[StreamPiece], *, began_seconds: float) -> Answer:
     """Print an answer while it arrives, then what it cost; return it.
 
-    Args:
-        console: Where to.
-        pieces: The answer.
-        began_seconds: `time.monotonic` when it was asked for.
+    `began_seconds` is `time.monotonic` when it was asked for.
     """
     answer = Answer(began_seconds)
     for piece in pieces:

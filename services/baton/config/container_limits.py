@@ -22,10 +22,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 def group_folders(controller: str, groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Iterator[Path]:
     """Yield the folders of this process's groups and of those around them; within a container, its own is the mount.
 
-    Args:
-        controller: Such as "cpu"; of version 1 only its groups count.
-        groups: Where control groups are mounted.
-        own_groups: File that names those of this process.
+    `controller` is one such as "cpu"; of version 1 only its groups count.
     """
     yield from (groups, groups / controller)
     for line in _lines(own_groups):

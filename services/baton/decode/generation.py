@@ -54,12 +54,7 @@ class GenerationSink(Protocol):
 class DecodeGenerator:
     """Runs generations on a node's engine.
 
-    Args:
-        node: The engine and its place in the cluster.
-        peers: Prefill nodes that may be called.
-        timeouts: How long a silent KV stream is waited for.
-        metrics: Where to count.
-        budget: Memory for KV that arrives; None: that of a large machine.
+    `budget` is memory for KV that arrives; None: that of a large machine.
     """
 
     def __init__(

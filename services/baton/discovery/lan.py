@@ -30,10 +30,7 @@ _RESOLVE_MILLISECONDS = 3_000
 async def announced(host: str, port: int, *, name: str = "") -> AsyncIterator[None]:
     """Announce a router's join service on the network of one of this machine's addresses, as long as the context lasts.
 
-    Args:
-        host: IPv4 address of this machine on that network.
-        port: Of the join service.
-        name: Tells several routers apart; empty: host name and port.
+    `host` is this machine's IPv4 address on that network; `name` tells routers apart, empty: host name and port.
 
     Raises:
         ConfigurationError: If zeroconf is not installed, or the address is none of this machine's.

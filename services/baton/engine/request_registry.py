@@ -74,10 +74,6 @@ class RequestRegistry:
 
     Invariant: a sequence that is not finished has a listener; one that is has none, so that nothing follows its end.
 
-    Args:
-        scheduler: Where a sequence that ends gives its blocks back.
-        clock: Seconds, monotonic.
-
     """
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:

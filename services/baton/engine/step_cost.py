@@ -94,10 +94,7 @@ class StepCostModel:
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
         """Take in what a pass took.
 
-        Args:
-            work: What it computed, 1 position or more.
-            seconds: How long; 0 or less is no measurement.
-            has_prompts: Whether parts of prompts were among it.
+        `seconds` of 0 or less are no measurement.
         """
         if seconds <= 0.0:
             return

@@ -44,11 +44,6 @@ def gateway_memory(settings: GatewaySettings) -> GatewayMemory:
 def memory_of(settings: GatewaySettings, memory: Memory, machine: Memory) -> GatewayMemory:
     """Return what a gateway may hold.
 
-    Args:
-        settings: Its own.
-        memory: That the process may use; several processes of one gateway share it.
-        machine: Of the whole machine.
-
     Raises:
         ConfigurationError: If `max_body_bytes` was given and does not fit; the message has the sum.
     """

@@ -325,12 +325,7 @@ def connect(
 ) -> ClientConnection:
     """Connect, start the reading thread, and wait for the peer's first settings.
 
-    Args:
-        address: Host and port.
-        limits: Bounds of what the peer may send.
-        timing: How long it is waited for.
-        tls: Context that verifies the server; None: plain.
-        server_name: Name that the server's certificate must bear; empty: the host.
+    `server_name` is what the server's certificate must bear; empty: the host.
 
     Raises:
         OSError: If there is no connection within `timing.connect_seconds`, or the peer is no HTTP/2 server.

@@ -112,10 +112,7 @@ class SendWindows(PeerWindows):
     def take(self, stream_id: int, num_bytes: int, deadline: float | None = None) -> int:
         """Return how much of `num_bytes` may be sent now, 1 or more; wait for it.
 
-        Args:
-            stream_id: The stream.
-            num_bytes: Wanted, 1 or more.
-            deadline: On the monotonic clock; None: as long as the stream lives.
+        `num_bytes` is 1 or more; `deadline` is on the monotonic clock, None: as long as the stream lives.
 
         Raises:
             StreamEndedError: If the stream has ended.

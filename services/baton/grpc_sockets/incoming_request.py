@@ -15,12 +15,8 @@ _PIECE_BYTES = 16 << 10
 class IncomingRequest:
     """A request that is arriving. It takes memory as it comes, never as it was announced.
 
-    Args:
-        path: Of its method.
-        headers: Of its call.
-        limits: Bounds.
-        due_seconds: When it must be complete, monotonic.
-        budget: Bytes of requests; `num_bytes` are taken from it, to be given back by whoever drops the request.
+    It must be complete at `due_seconds`, monotonic; `num_bytes` are taken from the budget, to be given back by whoever
+    drops the request.
     """
 
     def __init__(

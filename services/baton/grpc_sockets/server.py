@@ -46,14 +46,8 @@ class _Accepted:
 class GrpcSocketServer:
     """Serves unary-request gRPC calls. Use: construct, `start`, then `drain` once.
 
-    Args:
-        host: Address to listen on.
-        port: Port; 0: any free one.
-        handlers: By path, "/package.Service/Method".
-        limits: Bounds of each connection.
-        server_limits: Bounds of all together.
-        timing: How long callers are waited for.
-        tls: Returns the context, with certificate and key, for each connection; None: connections are plain.
+    `handlers` are by path, "/package.Service/Method"; `tls` returns the context of each connection, None: they are
+    plain.
     """
 
     def __init__(

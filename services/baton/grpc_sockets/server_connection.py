@@ -24,14 +24,8 @@ from baton.grpc_sockets.status import OK, CallError, Code, Status
 class ServerCall:
     """One call with one request and any number of responses; used by the thread that serves it.
 
-    Args:
-        connection: Where its stream is.
-        stream_id: The stream.
-        path: "/package.Service/Method".
-        metadata: What the caller sent beyond the protocol's headers.
-        request: The request message.
-        timeout_seconds: Time that the caller gives; None: no limit.
-        peer_names: Common names of the caller's certificate; None: the connection has no TLS.
+    `path` is "/package.Service/Method", `metadata` what the caller sent beyond the protocol's headers, `peer_names` the
+    common names of its certificate; None: the connection has no TLS.
     """
 
     def __init__(
@@ -138,13 +132,7 @@ _SMALL_BYTES = 64
 class ServerConnection(ThreadConnection):
     """One caller's connection.
 
-    Args:
-        stream: The connection, accepted.
-        handlers: By path.
-        limits: Bounds.
-        timing: How long the caller is waited for.
-        peer_names: Common names of the caller's certificate; None: the connection has no TLS.
-        budgets: Shared with other connections.
+    `peer_names` are common names of the caller's certificate; None: the connection has no TLS.
     """
 
     def __init__(

@@ -24,11 +24,6 @@ class DiskIndex:
 
     The time of a file's last change is that of its last use, so that the order outlives the process. All methods may be
     called from any thread.
-
-    Args:
-        folder: Where the files lie.
-        max_bytes: Size of all files together at most.
-        identity: Of the cache whose blocks are asked for.
     """
 
     def __init__(self, folder: Path, max_bytes: int, identity: bytes) -> None:

@@ -45,11 +45,7 @@ class DiskBlockStore:
     Invariants, kept by the thread: files that are counted in the index take no more than `max_bytes`; a hash that was
     forgotten is not in the index, even if it was being written.
 
-    Args:
-        folder: Where the files lie; of one process at a time.
-        max_bytes: Size of all files together at most.
-        identity: Of the cache, see `cache_identity`; files of others are kept as long as there is room, and not read.
-        write: Writes a block's file.
+    `folder` is of one process at a time; files of other caches are kept as long as there is room, and not read.
     """
 
     def __init__(

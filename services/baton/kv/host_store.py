@@ -22,9 +22,7 @@ class HostBlockStore(Generic[Contents]):
 
     Invariant: there are never more than `max_blocks`.
 
-    Args:
-        max_bytes: Memory that contents take together at most.
-        block_bytes: Memory that the contents of a block take; 0: nothing is kept.
+    `block_bytes` is the memory that the contents of a block take; 0: nothing is kept.
 
     Attributes:
         num_blocks: Blocks that are here.

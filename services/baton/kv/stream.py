@@ -238,10 +238,7 @@ class StreamLedger:
     Invariant: layer `l` has the positions [its begin, _next_token[l]) exactly once. `enter` refuses any frame that
     would break it; `close` refuses a stream whose layers do not all end at the prompt's end.
 
-    Args:
-        layout: Shape of the cache.
-        owed: What the stream has to bring.
-        stream_key: Key that the header of every frame must prove; None: frames have none, and count only together.
+    The header of every frame must prove `stream_key`; None: frames have none, and count only together.
     """
 
     def __init__(self, layout: KvLayout, owed: KvProgress, stream_key: int | None = None) -> None:
@@ -276,12 +273,8 @@ class StreamLedger:
     ) -> None:
         """Check a frame against the stream so far and enter it.
 
-        Args:
-            frame: What arrived.
-            sequence_number: Its number, as the sender gave it.
-            crc: Its checksum, as the sender gave it.
-            actual_crc: Checksum of what arrived, where it was computed on arrival; None: it is computed here.
-            header_crc: Checksum of its number and place, as the sender gave it; None: it gave none.
+        `actual_crc` is the checksum of what arrived; None: it is computed here. `header_crc` is that of its number and
+        place, as the sender gave it; None: it gave none.
 
         Raises:
             StreamBrokenError: If its number, range, size or checksum is wrong; the message says which.

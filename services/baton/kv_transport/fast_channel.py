@@ -90,10 +90,7 @@ class FastStream:
     the event loop takes the next message, so what waits here is bounded; after `close` nothing more arrives, and
     nothing of what has arrived is kept, nor is the call, which knows the stream.
 
-    Args:
-        staging: Memory for messages.
-        is_closed: Tells whether this side has closed the channel.
-        loan: Memory that the sender may have taken; None: none was offered.
+    `loan` is memory that the sender may have taken; None: none was offered.
     """
 
     def __init__(self, staging: Staging, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
@@ -207,12 +204,6 @@ class FastChannel:
     """Streams from one prefill node over one connection of its own, which is made when it is needed.
 
     It uses TLS where the context in which it was made has an identity.
-
-    Args:
-        address: host:port.
-        staging: Memory for frames.
-        limits: Bounds of the connection.
-        clock: Seconds, monotonic.
     """
 
     def __init__(

@@ -156,11 +156,7 @@ class PrefillHandler(Protocol):
 class FastServer:
     """Serves one handler, by TLS where the context has an identity. Use: construct, `start`, then `drain` once.
 
-    Args:
-        host: Address to listen on.
-        port: Port; 0: any free one.
-        handler: Computes prompts.
-        advertised: Returns host:port under which other nodes reach a port of this one.
+    `advertised` returns host:port under which other nodes reach a port of this one.
     """
 
     def __init__(

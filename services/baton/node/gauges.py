@@ -27,13 +27,7 @@ def observe_load(
 ) -> None:
     """Export queue, batch and KV use whenever metrics are collected.
 
-    Args:
-        meter: Exports them.
-        node_id: Labels them.
-        load: Returns the load; called from the exporter's thread.
-        shape: Size of the model.
-        profile: Speed of the node.
-        num_blocks: KV blocks in its pool, 1 or more.
+    `load` is called from the exporter's thread.
     """
 
     def queue_seconds(now: EngineLoad) -> float:

@@ -39,12 +39,7 @@ class FrameExport:
     Positions that are not owed, or exported already, are dropped: a request computed again after a preemption sends
     nothing twice, and a resumed stream begins in each layer where the broken one ended.
 
-    Args:
-        layout: Shape of the cache.
-        owed: What to export.
-        layers_per_frame: Layers of one frame at most, 1 or more.
-        put: Takes a finished frame; called from the engine's thread.
-        clock: Seconds, monotonic; frames carry the time since construction.
+    `put` takes a finished frame, in the engine's thread; frames carry the time since construction.
     """
 
     def __init__(
@@ -113,13 +108,7 @@ class FrameExport:
 class StreamMessages:
     """Numbers and checksums frames, and sums up at the end. Used by one stream, in one thread at a time.
 
-    Args:
-        layout: This node's cache, and in what frames travel.
-        request: What the stream answers; it has just come.
-        owed: What the stream has to bring.
-        monitor: Tells what the work cost the machine.
-        on_sending: Called with every frame that waits no more.
-        transfer_answer: By which the caller knows this node.
+    `on_sending` is called with every frame that waits no more; by `transfer_answer` the caller knows this node.
     """
 
     def __init__(

@@ -115,9 +115,7 @@ class OutboxBudget:
     has, because it could never begin otherwise. The engine never waits for a network: it begins with a prompt only when
     all of its KV has room.
 
-    Args:
-        max_bytes: Bound, in the cache's number format.
-        on_room: Called, from any thread, when a prompt that was put off may begin.
+    `on_room` is called, from any thread, when a prompt that was put off may begin.
     """
 
     def __init__(self, max_bytes: int, on_room: Callable[[], None]) -> None:
@@ -199,11 +197,8 @@ class FramePacker:
     Invariant: frames and the end of the stream leave in the order in which they came; the first token, and a failure,
     do not wait for frames that are being packed.
 
-    Args:
-        codec: Does the arithmetic.
-        layout: The cache, and in what frames travel.
-        lane: One thread, which all streams of a node share: so packing takes a core at most from the engine.
-        put: Takes frames and events, from any thread.
+    `lane` is one thread, which all streams of a node share: so packing takes a core at most from the engine. `put`
+    takes frames and events, from any thread.
     """
 
     def __init__(self, codec: WireCodec, layout: KvLayout, lane: Executor, put: Callable[[Item], None]) -> None:

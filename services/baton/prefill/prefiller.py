@@ -43,10 +43,7 @@ class PromptSampling(NamedTuple):
 class Prefiller:
     """Runs prefills on a node's engine.
 
-    Args:
-        node: The engine and its place in the cluster.
-        max_outbox_bytes: Bound of what waits to be sent, over all streams.
-        max_prompt_bytes: Bound of what waits of one prompt that is alone; None: any.
+    `max_outbox_bytes` is over all streams, `max_prompt_bytes` of one prompt that is alone; None: any.
     """
 
     def __init__(self, node: WorkerNode, max_outbox_bytes: int, max_prompt_bytes: int | None = None) -> None:
@@ -86,10 +83,7 @@ class Prefiller:
     ) -> Iterator[StreamMessages]:
         """Submit a request to the engine; leaving the context ends its work.
 
-        Args:
-            received: The prompt.
-            sampling: How its first token is chosen.
-            put: Takes what is to be sent; called from any thread.
+        `put` is called from any thread.
 
         Raises:
             OutOfMemoryError: If the prompt's K and V have no room here, even alone.

@@ -98,14 +98,8 @@ MAX_HOLDERS = 4
 class Placer:
     """Places requests.
 
-    Args:
-        state: Of the router.
-        lookup: Finds prefixes.
-        new_id: Names placements.
-        policy: Which candidates come first.
-        admission: Refuses what would miss its objectives; None: everything is placed.
-        metrics: Counts placements.
-        new_search: Makes what decides for a model, given how many candidates it is to tell.
+    `admission` refuses what would miss its objectives; None: everything is placed. `new_search` makes what decides for
+    a model, given how many candidates it is to tell.
     """
 
     def __init__(

@@ -272,11 +272,7 @@ def grant_transfers(
 ) -> None:
     """Put a grant into a placement for each node that may have to send KV.
 
-    Args:
-        placement: What was decided.
-        request: Upon what.
-        nodes: Among them those of the placement; what has told no key sends nothing, and is sent nothing.
-        now_seconds: Since 1970.
+    A node that has told no key sends nothing, and is sent nothing. `now_seconds` is since 1970.
     """
     receiver, pull = nodes.get(placement.decode_node_id), placement.prefix_pull
     assert receiver is not None

@@ -257,11 +257,7 @@ class WarmUp:
     A placement goes on once the nodes that it needs are known and no other has come for `QUIET_SECONDS`: the first node
     to return would get everything otherwise. One whose nodes do not come is refused as always when the time has passed.
 
-    Args:
-        nodes: Those that are registered.
-        longest_seconds: From the start on; 0: nothing waits.
-        clock: Seconds, monotonic.
-        sleep: Waits.
+    `longest_seconds` is from the start on; 0: nothing waits.
     """
 
     def __init__(

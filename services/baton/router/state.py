@@ -57,13 +57,7 @@ class RouterState:
     """Nodes, links, placements in flight and what outcomes have taught."""
 
     def __init__(self, clock: Callable[[], float], limits: StateLimits, *, max_placements: int = MAX_ENTRIES) -> None:
-        """Know nobody.
-
-        Args:
-            clock: Seconds, monotonic.
-            limits: Times and declared figures.
-            max_placements: That are remembered at most.
-        """
+        """Know nobody."""
         self._default_link = limits.default_link
         self.nodes = NodeTable(clock, stuck_seconds=limits.stuck_seconds, silent_seconds=limits.silent_seconds)
         self.prefill_calibration: Calibration[str] = Calibration(clock)
@@ -150,11 +144,8 @@ class RouterState:
     ) -> ClusterSnapshot:
         """Return the nodes of a model and their links, these worked out when asked for. O(nodes).
 
-        Args:
-            model_id: Served name of the model.
-            adapter: What nodes must have besides to be of use; None: nothing.
-            holder_ids: Nodes from whose prefix caches something may be pulled.
-            are_kept: Whether queues and streams may be of an earlier moment; `current` of the snapshot tells them.
+        `holder_ids` are nodes from whose prefix caches something may be pulled; `are_kept`: queues and streams may be
+        of an earlier moment, which `current` of the snapshot tells.
         """
         nodes = self._snapshots.of_model(model_id, adapter)
         return ClusterSnapshot(

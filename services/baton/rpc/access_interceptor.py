@@ -16,9 +16,7 @@ from baton.security.access import DEPLOYMENT, Party, caller_of, set_caller
 class AccessInterceptor(HandlerInterceptor):
     """Ends calls of those who may not make them with PERMISSION_DENIED, before anything of the request is looked at.
 
-    Args:
-        without_certificate: What callers of the server are if it demands no certificate; None: it does.
-        server_name: That all servers of the deployment bear.
+    `without_certificate` is what callers are if the server demands none; None: it does.
     """
 
     def __init__(self, without_certificate: Party | None, server_name: str = DEPLOYMENT) -> None:

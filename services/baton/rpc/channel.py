@@ -44,9 +44,7 @@ _DEDICATED_OPTIONS = (
 def open_channel(address: str, *, is_dedicated: bool = False) -> grpc.aio.Channel:
     """Return a channel to host:port, with TLS if the context has an identity; the connection is made by the first call.
 
-    Args:
-        address: host:port.
-        is_dedicated: Whether to use a connection of its own. KV streams do, so that tokens never wait behind them.
+    `is_dedicated`: it has a connection of its own, as KV streams do, so that tokens never wait behind them.
     """
     options: tuple[tuple[str, object], ...] = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
     identity = current_identity()

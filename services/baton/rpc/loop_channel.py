@@ -264,12 +264,7 @@ def _place(address: str) -> _Place:
 class LoopStream(Generic[T]):
     """Begins with the first `read` or `write`; one task may read while another writes.
 
-    Args:
-        channel: Makes the connection.
-        headers: Block of the call.
-        serialize: Makes bytes of a request.
-        deserialize: Makes a response of bytes.
-        request: The only one; None: any number, by `write`.
+    `request` is the only one; None: any number, by `write`.
     """
 
     def __init__(
@@ -346,11 +341,7 @@ def client_span(
 ) -> Iterator[None]:
     """Make the span of a call at its client current; what is raised says how the call has ended.
 
-    Args:
-        method: E.g. "/baton.internal.v1.RouterService/Place".
-        address: host:port that is called.
-        name: Of the span; empty: the method's.
-        attributes: Further ones.
+    `address` is host:port, `method` e.g. "/baton.internal.v1.RouterService/Place"; an empty `name` is the method's.
     """
     if not is_tracing():
         yield

@@ -95,9 +95,7 @@ class GrpcServer:
     def add(self, service_name: str, register: Callable[[grpc.aio.Server], None]) -> None:
         """Add a service.
 
-        Args:
-            service_name: Full name, e.g. "baton.internal.v1.RouterService".
-            register: Adds the servicer, e.g. `lambda server: add_RouterServiceServicer_to_server(servicer, server)`.
+        `service_name` is the full name, e.g. "baton.internal.v1.RouterService".
         """
         register(self._server)
         self._names.append(service_name)
@@ -143,10 +141,7 @@ class GrpcServer:
     def set_serving(self, is_serving: bool, *, is_alive: bool | None = None) -> None:
         """Set the health of all services, and of the server as a whole, whose name is empty.
 
-        Args:
-            is_serving: Whether the services take calls.
-            is_alive: Whether the server as a whole is sound; None: the same. One that will serve again need not be
-                started again.
+        `is_alive`: the server as a whole is sound, None: the same. One that will serve again need not be started again.
         """
         healths = dict.fromkeys(self._names, is_serving) | {"": is_serving if is_alive is None else is_alive}
         for name, is_well in healths.items():
@@ -159,9 +154,7 @@ class GrpcServer:
     async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
         """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace.
 
-        Args:
-            grace_seconds: For running calls.
-            pause_seconds: For which calls are still taken: connections that grow old meanwhile are made anew elsewhere.
+        For `pause_seconds` calls are still taken: connections that grow old meanwhile are made anew elsewhere.
         """
         self._health.stop()
         await asyncio.sleep(pause_seconds)

@@ -134,10 +134,7 @@ def caller_of(
 ) -> Caller:
     """Return who calls over TLS.
 
-    Args:
-        common_names: Of the certificate's subject.
-        without_certificate: What those are that show none, where a port demands none; None: it demands one.
-        server_name: That all servers of the deployment bear.
+    `without_certificate` is what those are that show none; None: the port demands one.
 
     Raises:
         ForbiddenError: If the certificate has several names.
@@ -197,10 +194,7 @@ class TransferGate:
     has just started signs at once what nodes take, several need not know of each other, and a key ends with its
     process. A member that no router has sent can neither ask a node for KV nor pass for a sender of it (kv.proto).
 
-    Args:
-        on_refused: Told of each refusal: the claim that differs.
-        key: Of the node; None: it is drawn.
-        now: Seconds since 1970.
+    `on_refused` is told of each refusal, the claim that differs; `key` is the node's, None: it is drawn.
     """
 
     def __init__(

@@ -46,10 +46,7 @@ def key_id_of(token: str) -> str:
 def pod_of(token: str, key: Mapping[str, str], now: datetime) -> Pod:
     """Return the pod that a token names, which is bound to it.
 
-    Args:
-        token: RFC 7519, in its compact form.
-        key: Public key of the cluster, as a JSON Web Key (RFC 7517).
-        now: Date and time.
+    `token` is in RFC 7519's compact form, `key` the cluster's public one as a JSON Web Key (RFC 7517).
 
     Raises:
         AuthenticationError: If it is not signed by the key, has ended, is for others, or names no pod.

@@ -47,9 +47,7 @@ class Borrowed:
     def place(self, parts: Sequence[Buffer], timeout_seconds: float | None = None) -> int | None:
         """Write buffers one after the other; return where they begin. Waits until there is room.
 
-        Args:
-            parts: What to write, 1 byte or more together.
-            timeout_seconds: Longest wait; None: until the receiver releases ranges or ends the loan.
+        There is 1 byte or more; without a timeout it waits until the receiver releases ranges or ends the loan.
 
         Returns:
             None if they are more than a third of the memory, or the loan has ended.

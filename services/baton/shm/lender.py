@@ -134,10 +134,8 @@ class Loan:
 class Lender:
     """Memory of this process that senders may write into. Use: construct, `start`, `lend`, `close`; on one event loop.
 
-    Args:
-        max_bytes: Bound of all segments together.
-        segment_bytes: Size of one.
-        can_seal: Whether segments are files whose size is sealed, and the socket has a name outside the file system.
+    `max_bytes` bounds all segments together; `can_seal`: segments are files whose size is sealed, and the socket has a
+    name outside the file system.
     """
 
     def __init__(self, max_bytes: int, *, segment_bytes: int = SEGMENT_BYTES, can_seal: bool = CAN_SEAL) -> None:

@@ -34,9 +34,7 @@ class Segment:
 def create_segment(num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
     """Return fresh memory of zeros.
 
-    Args:
-        num_bytes: Its size, 1 or more.
-        can_seal: Whether to make it such that no process can change its size: who reads past the end of a file dies.
+    `can_seal`: no process can change its size, for who reads past the end of a file dies.
 
     Raises:
         OSError: If the system gives none.

@@ -28,11 +28,7 @@ def configure_logging(
 ) -> None:
     """Send the events of this process to a stream, replacing what was configured before.
 
-    Args:
-        service: Name at the front of each line, e.g. "router" or a node id.
-        level: "debug", "info", "warning" or "error"; upper or lower case.
-        log_format: How lines look.
-        stream: Where to write; stderr unless given. Coloured only if it is a terminal.
+    `service` is at the front of each line; `level` may be in upper case; only a terminal is coloured.
 
     Raises:
         ValueError: If the level is unknown.

@@ -41,9 +41,7 @@ Transport = Literal["grpc", "fast", "shared"]
 def configure_metrics(service_name: str, *, is_scraped: bool = False) -> None:
     """Export the metrics of this process by OTLP over gRPC, if an endpoint is set.
 
-    Args:
-        service_name: `service.name` of the resource, unless OTEL_SERVICE_NAME says otherwise.
-        is_scraped: Whether they are read here besides, also without an endpoint (prometheus.py).
+    OTEL_SERVICE_NAME wins over `service_name`; `is_scraped`: they are read here besides, also without an endpoint.
     """
     readers: list[MetricReader] = []
     if has_endpoint(_ENDPOINTS) and os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none":

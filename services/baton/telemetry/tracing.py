@@ -58,11 +58,7 @@ def span(
 
     Errors pass through untold: whoever knows whose fault one is tells the span, by `note_failure` or `note_status`.
 
-    Args:
-        name: Of few values.
-        kind: Its side of a call.
-        attributes: What is known from the beginning.
-        carrier: Headers with the context of the caller; None: it is a child of the span that is current.
+    `name` has few values; `carrier` are headers with the caller's context, None: it is a child of the current span.
     """
     if not is_tracing():
         yield trace.INVALID_SPAN
@@ -118,8 +114,7 @@ def configure_tracing(service_name: str) -> None:
     The `OTEL_*` variables are honoured: endpoint, headers, sampler, resource attributes, batching, OTEL_SERVICE_NAME,
     OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
 
-    Args:
-        service_name: `service.name` of the resource, unless OTEL_SERVICE_NAME says otherwise.
+    OTEL_SERVICE_NAME wins over `service_name`.
     """
     if not has_endpoint(_ENDPOINTS) or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none":
         return
@@ -181,13 +176,7 @@ class RequestSpan:
     """A server span as a call of its own would have it; nothing while tracing is off."""
 
     def __init__(self, method: str, carrier: Mapping[str, str], address: str) -> None:
-        """Make it.
-
-        Args:
-            method: Of the call, e.g. "/baton.internal.v1.DecodeService/Serve".
-            carrier: What `current_context` returned to the caller.
-            address: host:port of the server.
-        """
+        """Make it."""
         self._address = address
         self._method = method
         self._carrier = carrier
@@ -220,9 +209,7 @@ class LayerSpans:
 
     A trace view draws spans, not events, as bars: they show how the layers' computation and transfer overlap.
 
-    Args:
-        verb: What a span shows: "compute" or "transfer".
-        clock: Clock of the times that `add` takes, seconds.
+    `verb` is "compute" or "transfer"; `clock` is that of the times that `add` takes, seconds.
     """
 
     def __init__(self, verb: names.LayerVerb, clock: Callable[[], float]) -> None:

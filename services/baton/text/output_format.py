@@ -90,10 +90,8 @@ class OutputFormat:
     ) -> OutputParser | None:
         """Return a parser of one answer; None if all of it is content.
 
-        Args:
-            tools: What may be called; none: calls are content.
-            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
-            is_parallel: Whether calls after the first are given out.
+        `is_in_reasoning`: the prompt ends with the marker that opens it; `is_parallel`: calls after the first are given
+        out.
         """
         reads_calls = bool(tools) and self.tool_format
         if "harmony" in (self.tool_format if reads_calls else "", self.reasoning_format):
@@ -121,10 +119,7 @@ class OutputFormat:
 def detect_output_format(template: str, *, tool_format: str = AUTO, reasoning_format: str = AUTO) -> OutputFormat:
     """Return the formats of a model.
 
-    Args:
-        template: The model's chat template; empty: none.
-        tool_format: Key of TOOL_PARSERS, NONE, or AUTO to look into the template.
-        reasoning_format: Key of REASONING_MARKERS, NONE or AUTO.
+    Formats are keys of TOOL_PARSERS and REASONING_MARKERS, NONE, or AUTO: as the template has it.
 
     Raises:
         ConfigurationError: If a name is not known.

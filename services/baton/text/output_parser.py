@@ -15,10 +15,7 @@ class OutputParser:
     ) -> None:
         """Begin.
 
-        Args:
-            reasoning: Splits off the reasoning; None: the model marks none.
-            calls: Reads what is left; None: it is content.
-            is_parallel: Whether calls after the first are given out.
+        `is_parallel`: calls after the first are given out.
         """
         self._reasoning = reasoning
         self._calls = calls

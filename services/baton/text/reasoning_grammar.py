@@ -25,12 +25,7 @@ def grammar_after_reasoning(
 ) -> str:
     """Return the grammar, in llguidance's dialect of Lark, of reasoning and then the structured answer.
 
-    Args:
-        kind: Language of the structure.
-        text: The structure, in that language.
-        markers: How the model marks reasoning.
-        special_tokens: Ids of those markers that are special tokens.
-        is_in_reasoning: Whether the prompt ends with the opening marker; otherwise there may be no reasoning.
+    `is_in_reasoning`: the prompt ends with the opening marker; otherwise there may be no reasoning.
     """
     begin, end = (
         f"<[{special_tokens[marker]}]>" if marker in special_tokens else json.dumps(marker)

@@ -117,12 +117,8 @@ class Tokenizer:
     ) -> str:
         """Return a conversation as the chat template writes it.
 
-        Args:
-            messages: The conversation.
-            tools: What the model is told that it may call.
-            template_variables: Further variables of the template, each one of `template_names`.
-            add_generation_prompt: Whether the beginning of an answer follows.
-            continue_final_message: Whether the last message is left open, to be continued; instead of a beginning.
+        `template_variables` are of `template_names`; `continue_final_message`: the last one is left open, to be
+        continued, and no beginning of an answer follows.
 
         Raises:
             InvalidFieldError: If there is no template, or it refuses the messages or has no such variable.

@@ -41,11 +41,7 @@ class QuietLines:
 class StartingLine:
     """A line that says who is still starting, for how long, and how far it is; it changes as it is shown.
 
-    Args:
-        names: All that start.
-        events: What each did last.
-        weight_bytes: Of the weights that a process loads into main memory, by its name.
-        process_id: Returns a process's, 0 where it does not run.
+    `weight_bytes` has those that a process loads into main memory; `process_id` returns 0 where one does not run.
     """
 
     def __init__(

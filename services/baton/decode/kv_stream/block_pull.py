@@ -62,16 +62,7 @@ class BlockPull(KvStreamReader):
     Invariant: when `run` has returned, the engine has been told how much of the prompt is here and computes the rest,
     whatever has happened to the other node.
 
-    Args:
-        node: Where the request waits.
-        nodes: Whom to call.
-        request: What is generated; its placement says which node has blocks of its prompt.
-        engine_id: The engine's name of the request.
-        admitted: What the engine has of the prompt.
-        budget: Memory for what arrives, shared with other requests.
-        timeouts: How long a silent stream is waited for.
-        deadline: Event loop's time at which the caller gives the request up; None: never.
-        metrics: Where to count.
+    `deadline` is the event loop's time at which the caller gives the request up; None: never.
     """
 
     def __init__(

@@ -60,17 +60,7 @@ class KvSource(Protocol):
 
 
 class PrefillReader(KvStreamReader):
-    """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once.
-
-    Args:
-        engine: Where the KV goes.
-        engine_id: The engine's name of the request.
-        progress: What the request has before its first stream.
-        layout: This node's cache.
-        budget: Memory for what arrives, shared with other requests.
-        timeouts: How long a silent stream is waited for.
-        clock: Seconds, monotonic.
-    """
+    """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once."""
 
     def __init__(
         self,
@@ -156,13 +146,7 @@ class PrefillReader(KvStreamReader):
 class PrefillSource:
     """A prefill node that the router has named.
 
-    Args:
-        stub: Calls it by the gRPC library.
-        fast: Its fast path; None: it offers none, or this node must not use it.
-        lender: Memory of this node; None: none is lent.
-        choice: What may be used.
-        metrics: Where to count.
-        link: Of the node.
+    `fast` is None where it offers no fast path, or this node must not use it; `lender`, where no memory is lent.
     """
 
     def __init__(

@@ -131,14 +131,6 @@ class KvStreamReader(ABC):
 
     Invariant: `progress` counts a frame only once it has proven its stream, its place and its bytes, and the engine has
     been told to write it, and nothing of senders that contradict themselves.
-
-    Args:
-        engine: Where the KV goes.
-        engine_id: The engine's name of the request.
-        progress: What the request has before its first stream.
-        layout: This node's cache.
-        budget: Memory for what arrives, shared with other requests.
-        clock: Seconds, monotonic.
     """
 
     def __init__(

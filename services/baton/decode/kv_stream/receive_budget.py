@@ -38,9 +38,7 @@ class ReceiveBudget:
     Invariant: frames with credit have `max_bytes` together at most, or one alone has more: it could never land
     otherwise. Streams get credit in the order in which they ask, so none is passed over for ever.
 
-    Args:
-        num_bytes: For all that arrives, 1 or more.
-        num_streams: At once, at most.
+    There are `num_bytes`, 1 or more, for all that arrives.
     """
 
     def __init__(self, num_bytes: int, num_streams: int) -> None:

@@ -74,11 +74,7 @@ def choose_option(
 ) -> PrefillOption | None:
     """Return the node to be asked for the rest; None: computing it here is cheaper, or nobody is left.
 
-    Args:
-        broken: The request.
-        alternatives: Other nodes, in order of preference.
-        local_seconds: Time to compute here what is missing.
-        seconds_left: Until the caller gives the request up; None: no limit.
+    `alternatives` are in order of preference; the caller gives up after `seconds_left`, None: never.
     """
     same: tuple[PrefillOption, ...] = () if broken.is_node_unfit else (broken.option,)
     others = tuple(option for option in alternatives if option.node_id != broken.option.node_id)

@@ -71,16 +71,7 @@ class RemotePrefill:
 
     Invariant: when `run` has returned, the engine has been told either that the KV is complete or how much of it is.
 
-    Args:
-        node: Where the request waits for its KV.
-        nodes: Whom to call.
-        request: What is generated; its placement says who computes its prompt, and who else can.
-        engine_id: The engine's name of the request.
-        admitted: What the engine has of the prompt.
-        budget: Memory for what arrives, shared with other requests.
-        timeouts: How long a silent stream is waited for.
-        deadline: Event loop's time at which the caller gives the request up; None: never.
-        metrics: Where to count.
+    `deadline` is the event loop's time at which the caller gives the request up; None: never.
     """
 
     def __init__(

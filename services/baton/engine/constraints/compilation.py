@@ -43,11 +43,7 @@ class ConstraintCompiler:
     Invariant: `_compiled` holds at most `MAX_COMPILED` matchers, each at the start of its language and never moved;
     requests get copies.
 
-    Args:
-        load_tokenizer: Returns tokenizer.json as text; called once, in a compiling thread.
-        vocabulary_size: Rows of the model's output projection.
-        eos_token_ids: The model's own end tokens.
-        timeout_seconds: Longest time that a request waits for its constraint.
+    `load_tokenizer` returns tokenizer.json as text; it is called once, in a compiling thread.
     """
 
     def __init__(
@@ -80,9 +76,7 @@ class ConstraintCompiler:
 
         One that is compiled is there at once, whatever is being compiled for others.
 
-        Args:
-            structured_output: What the output must be.
-            output_token_ids: Output of earlier attempts, already followed in the constraint that is returned.
+        `output_token_ids`, the output of earlier attempts, are already followed in it.
 
         Raises:
             InvalidFieldError: If it is invalid, too complex, or cannot be enforced with this model's tokenizer.

@@ -37,9 +37,7 @@ class Constraint:
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         """Consume the output tokens that have not been consumed. O(new tokens).
 
-        Args:
-            token_ids: Prompt and output so far; of the output nothing that was followed before may have changed.
-            num_prompt_tokens: How many of them are prompt.
+        Of the output nothing that was followed before may have changed.
 
         Raises:
             ConstraintError: If the language has no sentence that begins with them.

@@ -30,9 +30,7 @@ LEAST_HUNG_SECONDS = 2.0
 class PassTimer:
     """Times the pass that is computed. The engine's thread begins and ends it, any thread may ask.
 
-    Args:
-        longest_seconds: Returns the time after which a pass is taken for hung; asked while the engine's thread waits.
-        clock: Seconds, monotonic.
+    `longest_seconds` returns the time after which a pass is taken for hung; asked while the engine's thread waits.
     """
 
     def __init__(self, longest_seconds: Callable[[Step], float], clock: Callable[[], float]) -> None:
@@ -72,8 +70,7 @@ class PassHealth:
     def note(self, outcomes: Sequence[object] | None) -> None:
         """Enter a pass; after too many that gave nothing, examine the device.
 
-        Args:
-            outcomes: What its rows of logits gave; empty if it had none, which proves nothing; None if it raised.
+        `outcomes` is what its rows of logits gave; empty proves nothing, None: it raised.
 
         Raises:
             RuntimeError: If the device does not compute.

@@ -43,15 +43,8 @@ class Pipeline:
     Invariant: between two calls at most one pass is in flight, its last step not looked at, and all of its tokens are
     the runner's own choice.
 
-    Args:
-        runner: Computes passes.
-        scheduler: Plans them.
-        registry: Takes tokens and failures.
-        clock: Seconds, monotonic.
-        deliver: Called when there may be something to deliver, before the device is waited for.
-        await_command: Waits for a command for some seconds, 0 or more; whether there is one.
-        is_gap_wanted: Tells whether something has to be done between two passes while the device is idle: then no pass
-            is launched before the one before it is over.
+    `deliver` is called when there may be something to deliver, before the device is waited for; `await_command` waits
+    so many seconds for a command. Where `is_gap_wanted`, no pass is launched before the one before it is over.
     """
 
     def __init__(

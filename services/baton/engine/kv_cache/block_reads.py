@@ -106,11 +106,6 @@ class BlockReads:
     Invariants: no block is referenced between two pieces, so that none is kept from running requests; one that has left
     the prefix cache meanwhile fails its read. Every gap between passes reads a piece, a layer of one read.
 
-    Args:
-        held: Where K and V are.
-        budget: How much is read in a gap.
-        clock: Seconds, monotonic.
-
     Attributes:
         queue: Reads that are not complete, in order.
     """
@@ -129,9 +124,7 @@ class BlockReads:
     def run(self, pass_seconds: float, num_running: int) -> None:
         """Read what fits between two passes, a piece at least.
 
-        Args:
-            pass_seconds: What the last pass took.
-            num_running: Sequences that wait meanwhile; 0: everything is read.
+        `num_running` sequences wait meanwhile; 0: everything is read.
         """
         if not self.queue:
             return

@@ -75,9 +75,7 @@ class FrameCursor:
     def next_piece(self, max_bytes: float, *, must: bool) -> KvPiece | None:
         """Take the next piece: as much of a layer as fits, in whole blocks.
 
-        Args:
-            max_bytes: Its size at most.
-            must: Whether the smallest piece is taken where none fits.
+        `must`: the smallest piece is taken where none fits.
 
         Returns:
             None if no piece fits and none must be taken.
@@ -132,12 +130,7 @@ class Ingest:
     Invariants: what is asked for a sequence happens after all of its earlier frames have been written; sequences take
     turns piece by piece; every gap writes a piece; nothing is written for a sequence that does not receive any more.
 
-    Args:
-        runner: Where the KV goes.
-        budget: How much is written in a gap.
-        clock: Seconds, monotonic.
-        failing: Fails a sequence if the runner raises.
-        on_landed: Called with the sequence when a frame of it is in the blocks.
+    `failing` fails a sequence if the runner raises; `on_landed` gets it when a frame of it is in the blocks.
     """
 
     def __init__(
@@ -187,9 +180,7 @@ class Ingest:
     def run(self, pass_seconds: float, num_running: int) -> None:
         """Write what fits between two passes, a piece at least.
 
-        Args:
-            pass_seconds: What the last pass took.
-            num_running: Sequences that wait meanwhile; 0: everything is written.
+        `num_running` sequences wait meanwhile; 0: everything is written.
         """
         if not self._queues:
             return
@@ -305,10 +296,7 @@ class GapBudget:
     def begin(self, pass_seconds: float, *, num_running: int, num_waiting: int) -> None:
         """Begin a gap.
 
-        Args:
-            pass_seconds: What the last pass took.
-            num_running: Sequences that the gap delays; 0: nothing is held back.
-            num_waiting: Sequences that wait for KV to be moved.
+        The gap delays `num_running` sequences; 0: nothing is held back.
         """
         due_seconds, self._num_due_bytes = self._seconds(self._num_due_bytes), 0
         self._passes = (self._passes[1], pass_seconds)

@@ -85,13 +85,6 @@ class Offload:
             twice as late, and a sequence that waits for its blocks has half of the rate of copies at least.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
-
-    Args:
-        store: Where contents go.
-        costs: Tells what computing costs.
-        block_bytes: Bytes of a block's contents.
-        block_tokens: Positions of a block.
-        disk: Where contents go besides; None: nowhere.
     """
 
     def __init__(
@@ -315,12 +308,7 @@ class Offload:
 def is_copied(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: StepCost | None) -> bool:
     """Return whether KV is rather copied than computed again.
 
-    Args:
-        begin: First position.
-        end: Position after the last one.
-        num_bytes: Size of their KV, as often as it is copied.
-        bytes_per_second: Rate of copies; 0: not known, and a copy tells.
-        cost: Of passes; None: not known.
+    KV of [begin, end) has `num_bytes`, as often as it is copied. A rate of 0 is not known, and a copy tells.
     """
     if cost is None or not bytes_per_second:
         return True

@@ -96,12 +96,7 @@ def choose_pool_size(
 ) -> PoolSize:
     """Return how many blocks a node has.
 
-    Args:
-        num_blocks: As many as that; None: what memory leaves room for.
-        memory: Of the device.
-        model: What blocks cost.
-        bounds: What else is asked of the pool.
-        least: Returns the least of what every rank of a model gives; all call it equally often.
+    `least` returns the least of what every rank of a model gives; all call it equally often.
 
     Raises:
         ConfigurationError: If they do not fit, or nothing does; the message names num_blocks, and what would fit.

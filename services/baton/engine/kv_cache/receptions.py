@@ -18,14 +18,6 @@ class Receptions:
     """Carries out what is told, in the order in which it is told of each request. Used by the engine's thread alone.
 
     Invariant: nothing is done for a request that does not receive any more: after an abort nothing late can land.
-
-    Args:
-        runner: Where the KV goes.
-        scheduler: Lets requests decode, or compute, when they have received.
-        registry: Knows the requests.
-        ingest: Writes frames when there is time.
-        pipeline: Tells when those who decode can be joined.
-        clock: Seconds, monotonic.
     """
 
     def __init__(

@@ -27,13 +27,6 @@ from baton.kv.pool import BlockId, BlockPool
 class BatchAdmission:
     """Lets waiting sequences into the batch.
 
-    Args:
-        pool: Where their blocks come from.
-        offload: What host memory and disk have of their blocks.
-        limits: Bounds of the batch.
-        queues: Where sequences wait, and where they go.
-        turns: Whose turn it is.
-
     Attributes:
         is_sparing: Whether sequences are computed one after the other, for memory is short.
     """

@@ -44,12 +44,7 @@ class Scheduler:
 
     Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed).
 
-    Args:
-        pool: The blocks.
-        limits: Bounds of a batch.
-        block_bytes: Bytes of a block's contents.
-        disk: Where contents go that leave the device, besides host memory; None: nowhere.
-        pair_weight: Work of a pair of positions in attention, as a share of a position's in the linear layers.
+    `pair_weight` is the work of a pair of positions in attention, as a share of a position's in the linear layers.
     """
 
     def __init__(

@@ -38,10 +38,7 @@ def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: in
     order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
     higher ones leave. What one share has left over, the other uses.
 
-    Args:
-        demands: In order of turns.
-        num_tokens: Positions there are, 0 or more.
-        max_prompts: Prompts that may get any; 0: all.
+    `demands` are in order of turns; at most `max_prompts` get any, 0: all.
 
     Returns:
         Positions for each prompt: none above its `num_tokens`, together as many as there are and are wanted.

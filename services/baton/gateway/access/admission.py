@@ -151,12 +151,7 @@ class AccessLog:
     """Tells logs and metrics of each request of either API, whatever becomes of it."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
-        """Make it.
-
-        Args:
-            metrics: Where requests are counted.
-            clock: The event loop's.
-        """
+        """Make it."""
         self._metrics = metrics
         self._clock = clock
         self._told_fields: set[str] = set()

@@ -84,8 +84,7 @@ class ApiKeys:
     def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
         """Return the key that a request shows.
 
-        Args:
-            headers: By lower-case name; the key is the bearer token of `authorization`, or `x-api-key`.
+        Names of headers are lower-case; the key is the bearer token of `authorization`, or `x-api-key`.
 
         Raises:
             AuthenticationError: If it shows none, or one that is not in the file.
@@ -108,8 +107,7 @@ class ApiKeys:
     async def watch(self, on_look: Callable[[], None]) -> None:
         """Read the file again whenever it has changed, for ever.
 
-        Args:
-            on_look: Called after every look at the file.
+        `on_look` is called after every look at the file.
         """
         while True:
             await asyncio.sleep(RELOAD_SECONDS)

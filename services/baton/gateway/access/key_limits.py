@@ -43,10 +43,7 @@ class KeyLimits:
     def __init__(self, *, requests_per_minute: int, tokens_per_minute: int, clock: Callable[[], float]) -> None:
         """Make full ones.
 
-        Args:
-            requests_per_minute: Generations; 0: no limit.
-            tokens_per_minute: Of prompts and outputs; 0: no limit.
-            clock: Returns seconds, never falling.
+        0 is no limit.
         """
         self._per_minute = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._clock = clock

@@ -57,10 +57,7 @@ class Places:
     also where all are taken, as long as fewer than twice as many are: whoever is above its share gets none until enough
     of its own has ended.
 
-    Args:
-        num_places: How many there are.
-        max_of_key: Of one tenant at most; 0: any.
-        clock: Returns seconds, never falling.
+    Of one tenant there are `max_of_key` at most; 0: any.
     """
 
     def __init__(self, num_places: int, max_of_key: int, clock: Callable[[], float]) -> None:

@@ -43,11 +43,7 @@ AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignore: Ignore) -> AnyBody:
     """Return a body; what its fields may hold is left to check.
 
-    Args:
-        data: JSON, with or without a byte order mark.
-        body_type: What the endpoint takes.
-        unserved: Fields that others serve.
-        ignore: Is told which of the body's fields are left out.
+    `unserved` are fields that others serve; `ignore` is told which fields are left out.
 
     Raises:
         ApiError: 400, naming the parameter that is missing, of a wrong type or not served.
@@ -106,11 +102,7 @@ def session_name(prompt_cache_key: str | None) -> bytes:
 def effort_variable(known: Collection[str], effort: str | None, name: str, exchange: Exchange) -> dict[str, object]:
     """Return what a chat template that knows how hard to reason is told of it; for others it is a hint.
 
-    Args:
-        known: Variables of the template.
-        effort: How hard; None: not said.
-        name: Field that says so.
-        exchange: Told where it is left out.
+    `name` is the field that says so; `exchange` is told where it is left out.
     """
     if effort is None:
         return {}

@@ -49,9 +49,8 @@ class Exchange:
     def ignore(self, name: str, error: ApiError | None = None) -> None:
         """Leave out what the request asks for, and say so in the answer.
 
-        Args:
-            name: Of the field, without indices.
-            error: The refusal where nothing may be left out; None: that of a parameter which is not served.
+        `name` is without indices; `error` refuses where nothing may be left out, None: as a parameter that is not
+        served.
 
         Raises:
             ApiError: 400, if nothing may be left out.

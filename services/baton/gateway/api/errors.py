@@ -40,13 +40,8 @@ class ApiError(Exception):
     ) -> None:
         """Make it.
 
-        Args:
-            status: HTTP status.
-            message: What went wrong, for people.
-            kind: Whose fault it is, in the words of OpenAI's `type`.
-            field: Parameter of the request that is to blame, as its API calls it.
-            code: What went wrong, for programs.
-            headers: Further headers of the answer.
+        `kind` is whose fault it is, in the words of OpenAI's `type`; `field` is the parameter that is to blame, as its
+        API calls it; `code` says to programs what went wrong.
         """
         super().__init__(message)
         self.status = status

@@ -56,14 +56,8 @@ class RestApi:
     ) -> None:
         """Make it.
 
-        Args:
-            endpoints: All that is served.
-            access: Who may ask.
-            cors: What pages of other origins may read; None: nothing.
-            hosts: Names by which it may be asked, unless it is whether it lives.
-            inflater: Inflates what comes compressed.
-            is_strict: Whether a request is refused where something of it would be left out.
-            scheme: Of the URLs that are served, for traces.
+        `cors` is None where pages of other origins may read nothing; `is_strict`: a request is refused where something
+        of it would be left out.
         """
         self._scheme = scheme
         self._access = access

@@ -40,15 +40,8 @@ class Attempt:
     ) -> None:
         """Begin to watch.
 
-        Args:
-            output_token_ids: Tokens of earlier attempts; those of this one are appended.
-            prompt_logprobs: Those of earlier attempts, likewise.
-            take: Told of every token, after it was appended.
-            max_tokens: Length of the whole output at most.
-            first_token_timeout_seconds: Longest silence until a token comes.
-            token_timeout_seconds: Longest silence afterwards.
-            on_leaving: Called when the node is about to go.
-            on_first: Called once, with the node's first token.
+        `max_tokens` bounds the whole output; the timeouts are silences. `on_leaving` is called when the node is about
+        to go, `on_first` once, with its first token.
         """
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Finished | None] = loop.create_future()
@@ -67,11 +60,7 @@ class Attempt:
     ) -> None:
         """Take consecutive tokens; those that repeat the output are dropped.
 
-        Args:
-            now_seconds: The event loop's time.
-            output_index: Index of the first in the output.
-            token_ids: 1 or more.
-            logprobs: One per token if asked for, else empty.
+        `output_index` is that of the first in the output.
         """
         if self.ended.done():
             return

@@ -39,10 +39,7 @@ _PROGRESS_TOKENS = 16
 class NodeLostError(UnavailableError):
     """The process of a decode node ended under a stream.
 
-    Args:
-        cause: How the connection ended.
-        num_streams: Streams that this gateway had there.
-        is_blamed: Whether the node was computing this one alone; None: nothing is known of any.
+    `is_blamed`: the node was computing this one alone; None: nothing is known of any.
     """
 
     def __init__(self, cause: BatonError, num_streams: int, *, is_blamed: bool | None) -> None:

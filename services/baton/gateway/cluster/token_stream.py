@@ -88,9 +88,8 @@ class TokenStreams:
     async def follow(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
         """Run a generation to its end.
 
-        Args:
-            generation: What to continue; kept up to date here, so that the caller only reads it.
-            take: Told of every token, once and in order, as they come.
+        `generation` is kept up to date here, so that the caller only reads it; `take` is told of every token, once, in
+        order.
 
         Returns:
             The end that a node reported, or that the tokens show; None if `take` ended it.

@@ -66,12 +66,8 @@ class TextGenerator:
     ) -> GenerationResult:
         """Run one generation; cancelling this cancels it on its node.
 
-        Args:
-            prompt: A prepared request.
-            context: The client's request that it is for; learns what is generated.
-            on_delta: Told of all output, in order, without a wake-up of this task; never after this has returned.
-            choice: Which of the request's choices, from 0; decides the seed.
-            name: Suffix that makes the generation's name unique within the request.
+        `on_delta` is told of all output, in order, without a wake-up of this task; never after this has returned.
+        `choice` decides the seed; `name` makes the generation's name unique within the request.
 
         Raises:
             BatonError: If it cannot be finished on any node.
@@ -213,10 +209,7 @@ def _with_prompt(result: GenerationResult, generation: GenerationState) -> Gener
 def _result(generation: GenerationState, finished: Finished | None, stop: str | None) -> GenerationResult:
     """Return how a generation ended.
 
-    Args:
-        generation: What it has come to.
-        finished: The node's report; None: a stop string has ended it here, so that no node reports.
-        stop: The stop string that ended the text; it may have become complete with the node's report only.
+    `finished` is None where a stop string has ended it here; `stop` may have become complete with the report only.
     """
     is_cut = finished is not None and finished.reason == FINISH_REASON_LENGTH and stop is None
     assert generation.placement is not None

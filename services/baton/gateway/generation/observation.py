@@ -50,12 +50,7 @@ class GenerationObserver:
     ) -> None:
         """Begin.
 
-        Args:
-            generation: What is watched.
-            context: The client's request; learns what is generated.
-            metrics: Where times and tokens are counted.
-            journal: Remembers the generation.
-            is_first_choice: Whether the prompt counts; that of several choices counts once.
+        `is_first_choice`: the prompt counts; that of several choices counts once.
         """
         self._prompt = generation.prompt
         self._model = {names.GEN_AI_REQUEST_MODEL: generation.prompt.request.model}

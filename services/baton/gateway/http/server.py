@@ -56,11 +56,7 @@ class HttpServer:
     async def start(self, host: str, port: int, *, is_shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
         """Listen; return the port.
 
-        Args:
-            host: Address.
-            port: 0: any free one.
-            is_shared: Whether other processes listen on the same port.
-            tls: What connections show to clients; None: they are plain.
+        Port 0 is any free one; `is_shared`: other processes listen on it, too.
 
         Raises:
             ConfigurationError: If the address cannot be bound.

@@ -185,9 +185,7 @@ class LoopFeeder(Generic[ItemT]):
 
     Invariant, kept on the loop: while items wait, exactly one call of `_take_next` is due.
 
-    Args:
-        loop: Where they are taken.
-        take: Takes one; what it raises is the loop's to report, and the next one is taken all the same.
+    What `take` raises is the loop's to report, and the next one is taken all the same.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[ItemT], None]) -> None:

@@ -197,8 +197,7 @@ class RouterRegistrations:
     def accept_placements(self, placement_ids: Sequence[str]) -> None:
         """Report the load in a moment, for it has changed, and with it the placements that it now counts.
 
-        Args:
-            placement_ids: Placements whose requests the load counts from now on: routers stop assuming them.
+        Routers stop assuming them.
         """
         for member in self._replicas.members.values():
             member.accepted_placement_ids.extend(placement_ids)

@@ -29,12 +29,7 @@ class Replicas(Generic[MemberT]):
 
     Invariant: while `run` runs, the members of known addresses run, and for `linger_seconds` those known no more.
 
-    Args:
-        source: Knows the addresses.
-        make: Returns the member of an address.
-        run: Runs a member until cancelled.
-        on_gone: Called with an address after its member was told to end.
-        linger_seconds: See `LINGER_SECONDS`.
+    `on_gone` is called with an address after its member was told to end.
     """
 
     def __init__(

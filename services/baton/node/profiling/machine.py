@@ -59,11 +59,7 @@ def measure_machine(
 ) -> MachineProfile:
     """Return what this machine can do.
 
-    Args:
-        yardstick: What to measure by.
-        folder: On the disk to measure; needs 64 MiB for a moment.
-        clock: Seconds.
-        num_rounds: Rounds of each that count, 2 or more.
+    `folder`, on the disk to measure, needs 64 MiB for a moment; `num_rounds`, 2 or more, count.
     """
     total, free = yardstick.memory() or usable_memory()
     buffer_bytes = min(_MEMORY_BUFFER_BYTES, free // 8)

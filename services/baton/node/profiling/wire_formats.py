@@ -34,10 +34,7 @@ def measure_wires(
 
     The blocks used are left as they are: nothing refers to them yet.
 
-    Args:
-        runner: The loaded model.
-        has_losses: Whether to calibrate; who only receives need not.
-        clock: Seconds, monotonic.
+    `has_losses`: it is calibrated, which who only receives need not be.
     """
     dtypes = sendable_dtypes(runner.info.layout)[1:]
     losses = measure_losses(runner, dtypes) if has_losses else {}

@@ -17,10 +17,7 @@ LASTING_SECONDS = 5.0
 class DocumentStream:
     """Runs the program until the program or this process ends; output after that has no reader and ends the program.
 
-    Args:
-        command: Program and arguments.
-        end: Last bytes of every document.
-        clock: Seconds, monotonic.
+    `end` is the last bytes of every document.
     """
 
     def __init__(self, command: Sequence[str], end: bytes, clock: Callable[[], float] = time.monotonic) -> None:

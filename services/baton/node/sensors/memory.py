@@ -61,10 +61,7 @@ async def watch_pressure(
 
     What is given back once is soon kept again by who goes on computing: so it is asked for every second.
 
-    Args:
-        read: Says whether memory is short; None: nothing does.
-        tell: Called with whether memory is short; at first it is not, and nobody is told.
-        sleep: Waits.
+    `tell` is called with whether memory is short; at first it is not, and nobody is told.
     """
     is_short = False
     while read is not None:

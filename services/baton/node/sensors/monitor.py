@@ -26,13 +26,7 @@ MAX_GAP_SECONDS = 3.0
 
 
 class NodeMonitor:
-    """The latest sensor reading of a node's machine, and the power of the last minutes; `run` keeps both up to date.
-
-    Args:
-        runner: Tells the peak of a device with memory of its own.
-        sensors: Read in a thread.
-        clock: Seconds, monotonic.
-    """
+    """The latest sensor reading of a node's machine, and the power of the last minutes; `run` keeps both up to date."""
 
     def __init__(self, runner: Runner, sensors: SensorSet, clock: Callable[[], float] = time.monotonic) -> None:
         self._runner = runner

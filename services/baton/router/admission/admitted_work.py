@@ -150,15 +150,7 @@ class AdmittedWork:
     def place(
         self, placement_id: str, choice: Candidate, asker: Asker, objectives: Objectives, *, max_tokens: int
     ) -> None:
-        """Add a placement, until its outcome.
-
-        Args:
-            placement_id: Names it.
-            choice: Where it runs; has an estimate.
-            asker: On whose behalf it is.
-            objectives: Of the request, those of the router where it has none.
-            max_tokens: Output that it may have.
-        """
+        """Add a placement, until its outcome."""
         now, estimate = self._clock(), choice.estimate
         assert estimate is not None
         self._charge_stall(choice, now)

@@ -90,10 +90,7 @@ class AdmissionControl:
     def judge(self, decision: Decision, asker: Asker, *, is_degraded: bool = False) -> AdmittedRequest | RefusedRequest:
         """Return whether a request is placed, and on which candidate; changes nothing. O(requests in flight).
 
-        Args:
-            decision: Where it could run; has a choice.
-            asker: Who asks.
-            is_degraded: Whether its output is cut already and its objectives are longer for it.
+        `is_degraded`: its output is cut already, and its objectives are longer for it.
         """
         found = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
         share = self._tenants.share(asker.tenant)

@@ -15,9 +15,7 @@ class BracketScanner:
     def __init__(self, *, depth: int = 0, is_python: bool = False) -> None:
         """Begin.
 
-        Args:
-            depth: Brackets that are open already; 0: before the value.
-            is_python: Whether parentheses and single quotes count, which JSON does not know.
+        `depth` brackets are open already; `is_python`: parentheses and single quotes count, which JSON does not know.
         """
         self._depth = depth
         self._outside = _OUTSIDE_PYTHON if is_python else _OUTSIDE_JSON

@@ -58,10 +58,7 @@ class CallGrammar:
     def forced(self, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
         """Return the grammar of an answer that is calls: at least one, of any of the tools.
 
-        Args:
-            tools: What can be called, 1 or more.
-            is_parallel: Whether there may be several calls.
-            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
+        There is 1 tool or more; `is_in_reasoning`: the prompt ends with the marker that opens the reasoning.
         """
         more = "" if not is_parallel or self._notation.is_single else self._more_calls()
         start = f"start: {self._reasoning_part(is_in_reasoning)}{self._literal(self._notation.opening)} call{more} "
@@ -85,11 +82,8 @@ class CallGrammar:
     ) -> str:
         """Return the grammar of an answer that is either structured or calls; see `can_replace`.
 
-        Args:
-            structure: Right side of the rule of the structured answer.
-            tools: What can be called, 1 or more; arguments follow the schemas of strict ones.
-            is_parallel: Whether there may be several calls.
-            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
+        `structure` is the right side of its rule; arguments follow the schemas of strict tools, of which there is 1 or
+        more.
         """
         more = self._more_calls() if is_parallel else ""
         opening, closing = map(self._literal, (self._notation.opening, self._notation.closing))

@@ -33,13 +33,7 @@ class ExoApi:
     Errors of every endpoint: ApiError, 400, names what cannot be served, and 404 what does not exist; BatonError, if
     the router does not answer, the model is not served, or there are too many instances.
 
-    Args:
-        router: Asked anew for every answer.
-        catalog: Knows the model.
-        instances: The pins.
-        quarantine: Requests that are suspected or refused, which no other cluster of exo's has.
-        created_seconds: When the gateway started, since 1970.
-        is_shared: Whether other processes, which would not know of a pin, answer on the same port.
+    `created_seconds` is since 1970; `is_shared`: other processes, which would not know of a pin, have the same port.
     """
 
     def __init__(

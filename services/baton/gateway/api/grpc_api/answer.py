@@ -43,10 +43,7 @@ class GrpcWriter:
     def __init__(self, write: Write, token_bytes: TokenBytes, make_reader: Callable[[], AnswerReader | None]) -> None:
         """Begin an answer.
 
-        Args:
-            write: Writes a message.
-            token_bytes: Gives the bytes of a token.
-            make_reader: Makes what reads one choice; None from it: the text is all.
+        `make_reader` makes what reads one choice; None from it: the text is all.
         """
         self._write = write
         self._token_bytes = token_bytes

@@ -68,11 +68,7 @@ def generation_request(
 ) -> GenerationRequest:
     """Return what is to be generated.
 
-    Args:
-        request: As it came.
-        asked: Its context; learns what is left out.
-        template_names: Variables that the model's chat template knows.
-        timeout_seconds: Time until the client gives up; None: it does not.
+    `asked` learns what is left out; the client gives up after `timeout_seconds`, None: never.
 
     Raises:
         InvalidFieldError: Naming the field that cannot be served.

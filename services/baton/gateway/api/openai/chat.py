@@ -142,11 +142,7 @@ class ChatFormat(CompletionWriter):
     ) -> None:
         """Begin an answer.
 
-        Args:
-            job: What is generated.
-            body: What was asked.
-            token_bytes: Gives the bytes of a token.
-            read: Makes what reads one choice's answer; None from it: the text is all.
+        `read` makes what reads one choice's answer; None from it: the text is all.
         """
         super().__init__(job, "chatcmpl", "chat.completion.chunk", body)
         self._has_logprobs = bool(body.logprobs)

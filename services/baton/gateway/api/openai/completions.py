@@ -159,11 +159,7 @@ class CompletionFormat(CompletionWriter):
     ) -> None:
         """Begin an answer.
 
-        Args:
-            job: What is generated.
-            body: What was asked.
-            token_bytes: Gives the bytes of a token.
-            echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
+        `echoes` has the prompt's text per choice, to be repeated before its output; empty: not asked for.
         """
         super().__init__(job, "cmpl", "text_completion", body)
         self._num_logprobs = body.logprobs

@@ -66,10 +66,7 @@ def completion_logprobs(
 ) -> CompletionLogprobs:
     """Return log-probabilities as text completions have them.
 
-    Args:
-        logprobs: One per token.
-        token_bytes: Bytes of a token.
-        text_offset: Characters before the first token.
+    `text_offset` counts the characters before the first token.
     """
     body = CompletionLogprobs()
     for entry in logprobs:
@@ -108,14 +105,7 @@ PromptPosition = dict[str, PromptTokenBody] | None
 def echoed_logprobs(
     prompt: PromptLogprobs, num_alternatives: int, output: Sequence[TokenLogprob], token_bytes: TokenBytes
 ) -> CompletionLogprobs:
-    """Return the log-probabilities of a prompt and the output after it, null for the first token.
-
-    Args:
-        prompt: The prompt.
-        num_alternatives: Of each token, at most.
-        output: One per token of the output.
-        token_bytes: Bytes of a token.
-    """
+    """Return the log-probabilities of a prompt and the output after it, null for the first token."""
     first = token_bytes(prompt.first_token_id).decode(errors="replace")
     judged = [*(_cut(entry, num_alternatives) for entry in prompt.logprobs), *output]
     body = completion_logprobs(judged, token_bytes, len(first))

@@ -167,13 +167,8 @@ class ResponsesFormat:
     ) -> None:
         """Begin an answer.
 
-        Args:
-            context: Counts the events.
-            opening: The response before anything was generated.
-            parser: Reads the answer; None: all of it is text.
-            tool_format: Format of the model's calls.
-            token_bytes: Gives the bytes of a token for log-probabilities; None: they were not asked for.
-            is_sealing: Whether reasoning is also told in the form in which clients send it back.
+        `token_bytes` is None where log-probabilities were not asked for; `is_sealing`: reasoning is also told in the
+        form in which clients send it back.
         """
         self._context = context
         self._opening = opening

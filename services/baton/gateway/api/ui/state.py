@@ -28,14 +28,8 @@ def state_document(
 ) -> Mapping[str, Any]:
     """Return all that the page shows. Times are seconds, rates bytes/s and FLOP/s.
 
-    Args:
-        model: Served name.
-        version: Baton's.
-        states: Nodes as the router knows them.
-        entries: Generations, the latest first.
-        now_seconds: The event loop's time.
-        name: The generation whose frames are wanted: those of all would be megabytes; empty or forgotten: the latest
-            that has any.
+    `entries` has the latest first. `name` is the generation whose frames are wanted, those of all would be megabytes;
+    empty or forgotten: the latest that has any.
     """
     shown = _with_frames(entries, name)
     return {
