@@ -36,7 +36,6 @@ class Endpoints(NamedTuple):
     """Where a running Baton answers."""
 
     url: str
-    """Of the gateway."""
     router: str
     """host:port of the router."""
     process_id: int = 0

@@ -17,7 +17,6 @@ class NodeRates:
     """One node on its model. All rates are above 0."""
 
     node_id: str
-    """Its id."""
     can_decode: bool
     """Whether it generates; a prefill node does not."""
     prefill_flops: float

@@ -94,7 +94,6 @@ class Connection:
     path_prefix: str
     head_end: bytes
     response: Response | None = None
-    """The answer to the last request."""
 
     @property
     def is_reusable(self) -> bool:
@@ -124,7 +123,6 @@ class Response:
     reader: asyncio.StreamReader
     status: int = 0
     is_complete: bool = False
-    """Whether the whole body has been read."""
     _has_head: bool = False
     _has_length: bool = False
     _pieces: list[bytes] = field(default_factory=list)

@@ -27,7 +27,6 @@ class RequestSample:
     num_completion_tokens: int
     """As the server counts; the number of events where it does not."""
     max_tokens: int
-    """Asked for."""
     prefill_node: str = ""
     """Node that computed the prompt; empty where the server does not tell."""
     decode_node: str = ""

@@ -34,11 +34,8 @@ class Cluster:
     """Calls into a running cluster."""
 
     decode: DecodeServiceStub
-    """The decode node."""
     router: RouterServiceStub
-    """The router."""
     decode_node_id: str
-    """Its node's id."""
     prefill_node_id: str
     """Id of the prefill node; empty: there is none."""
 

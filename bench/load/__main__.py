@@ -36,7 +36,6 @@ class Run(NamedTuple):
     """What is measured on one run of a pair's processes, one load after the other."""
 
     pair: Pair
-    """Nodes."""
     loads: list[Load]
     """1 or more."""
 

@@ -30,7 +30,6 @@ class Pair:
     deployment: str
     """Key of `DEPLOYMENTS`."""
     engines: tuple[str, str]
-    """Of each."""
     time_scale: float = 1.0
     """How many times slower than their hardware mocks are."""
     link_gigabits_per_second: float = 0.0

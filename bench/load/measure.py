@@ -41,7 +41,6 @@ class Load(NamedTuple):
     rate: float
     """Requests per second of the nodes' time."""
     num_output_tokens: int
-    """Of each request."""
 
 
 class Turns:

@@ -32,7 +32,6 @@ class Alone:
     """Requests one after the other on idle nodes: medians, in seconds of the run's clock."""
 
     ttft_seconds: float
-    """Until the first token."""
     tpot_seconds: float
     """Per token after it."""
     cpu_seconds: float
@@ -53,11 +52,9 @@ class Row:
     """One load. Samples have seconds of the run's clock; properties the nodes', `time_scale` times shorter."""
 
     deployment: str
-    """How the nodes serve."""
     rate: float
     """Requests per second of the nodes' time; the run's clock had `rate / time_scale`."""
     num_output_tokens: int
-    """Of each request."""
     time_scale: float
     """How many times slower than what they stand for the nodes were."""
     utilisation: Utilisation

@@ -31,7 +31,6 @@ class Row:
     load: float
     """Requests per second over the capacity."""
     seconds: float
-    """Length of the load."""
     level: ServiceLevel
     """Within what a request is good."""
     host_cpu_share: float

@@ -27,13 +27,10 @@ class Request:
     """One request of a trace."""
 
     name: str
-    """Unique."""
     arrival_seconds: float
     """After the beginning of the run."""
     token_ids: tuple[int, ...]
-    """Its prompt."""
     num_output_tokens: int
-    """To generate."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ class Candidate:
     """One way to run the request."""
 
     decode_node: str
-    """Node that would generate."""
     prefill_node: str
     """Node that would compute the prompt; that of `decode_node` where it would do so itself."""
     pull_node: str
@@ -77,7 +76,6 @@ class Sample:
     called_seconds: float
     """When its decode node was called, by the run's clock."""
     num_prompt_tokens: int
-    """Of its prompt."""
     num_output_tokens: int
     """Generated; 0 where it failed."""
     chosen: Candidate | None = None

@@ -27,7 +27,6 @@ class Load(NamedTuple):
     """A batch of requests that come together."""
 
     batch_size: int
-    """Requests."""
     num_passes: int
     """Tokens of each output, 3 or more."""
     temperature: float
@@ -38,9 +37,7 @@ class Measured(NamedTuple):
     """What the decode passes of a load took."""
 
     tokens_per_second: float
-    """Of all requests."""
     tpot_seconds: float
-    """Between two tokens of a request."""
     host_seconds: float
     """CPU time of the engine's thread per pass, outside the runner."""
     process_seconds: float

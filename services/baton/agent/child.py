@@ -30,7 +30,6 @@ class ChildSpec:
     name: str
     """Names the child in logs: a role or a node id."""
     arguments: Sequence[str]
-    """Program and arguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of this process."""
 

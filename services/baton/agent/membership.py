@@ -22,7 +22,6 @@ class AssignedWorker(NamedTuple):
     role: NodeRole
     """What its worker serves."""
     settings: Mapping[str, str]
-    """Settings of `baton serve ROLE` by name."""
 
 
 class Membership:

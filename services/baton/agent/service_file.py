@@ -20,7 +20,6 @@ class ServiceFile(NamedTuple):
     path: Path
     """Where the system looks for it."""
     content: bytes
-    """What stands in it."""
     start_command: Sequence[str]
     """Starts the service, and again with every boot or login."""
 

@@ -30,7 +30,6 @@ class Backoff:
     first_seconds: float = 0.5
     """Pause after the first failure, above 0."""
     longest_seconds: float = 30.0
-    """No pause is longer."""
     healthy_seconds: float = 60.0
     """A run at least this long clears the count of failures."""
 

@@ -32,11 +32,8 @@ class ModelShape:
     num_head_parameters: int
     """Parameters of the output projection, applied to sampled positions only."""
     num_attention_heads: int
-    """Query heads of one layer."""
     num_kv_heads: int
-    """KV heads of one layer."""
     head_dim: int
-    """Elements of one head."""
     weight_bytes: int
     """Bytes read in one decode step at batch 1."""
     kv_bytes_per_token: int
@@ -122,11 +119,9 @@ class CostEstimate:
     time_to_first_token_seconds: float
     """Queue, pull, restore, prefill, calls."""
     start_seconds: float
-    """Until decoding can begin."""
     step_seconds: float
     """One decode step with this request in the batch."""
     expected_output_tokens: float
-    """Output tokens counted on."""
     imposed_seconds: float
     """Slow-down of the requests already on the nodes, summed over them."""
     pull_seconds: float = 0.0
@@ -309,7 +304,6 @@ class QueuedWork(NamedTuple):
     listed: Sequence[float] = ()
     """Seconds of each prompt that it reported, in order of turns."""
     reported_at_seconds: float = 0.0
-    """When."""
     placed: Sequence[tuple[float, float]] = ()
     """Of each prompt placed since, oldest first: its seconds, and when it was placed."""
     pass_seconds: float = 0.0

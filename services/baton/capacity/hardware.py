@@ -14,7 +14,6 @@ class Hardware:
     """A device by its data sheet. Source: vendors' dense 16-bit figures, docs/placement.md says which are checked."""
 
     name: str
-    """Name of the preset."""
     flops: float
     """Dense 16-bit arithmetic, FLOP/s."""
     memory_bytes_per_second: float

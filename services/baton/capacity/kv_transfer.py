@@ -138,7 +138,6 @@ class WireAbility:
     """One number format in which a node can send or receive its cache (node.proto, WireAbility)."""
 
     dtype: str
-    """Name of the format."""
     pack_bytes_per_second: float
     """Rate of packing, bytes of cache per second; above 0."""
     unpack_bytes_per_second: float
@@ -154,7 +153,6 @@ class WireOption:
     """One number format in which a pair of nodes can exchange KV."""
 
     dtype: str
-    """Name of the format."""
     key_bytes: int
     """Bytes of K of one position over all layers, scales included."""
     value_bytes: int
@@ -177,7 +175,6 @@ class WirePolicy(NamedTuple):
     keys: str = AUTO
     """Format of K: a name, "cache" for the cache's own, or "auto"."""
     values: str = AUTO
-    """Format of V."""
     allowed_loss: float = 0.0
     """Largest loss that "auto" may cause, nats; 0: lossless always."""
 
@@ -187,9 +184,7 @@ class WireEstimate:
     """In what K and V of a request travel (protos/baton/internal/v1/router_service.proto, WireEstimate)."""
 
     key_dtype: str
-    """Number format of K."""
     value_dtype: str
-    """Number format of V."""
     key_bytes: int
     """Bytes of K, scales included."""
     value_bytes: int
@@ -203,18 +198,14 @@ class WireEstimate:
     loss: float
     """Expected loss, nats; 0: lossless."""
     reason: str
-    """Why, in words."""
 
 
 class WireChoice(NamedTuple):
     """In what K and V of one request travel, and what that takes."""
 
     keys: WireOption
-    """Format of K."""
     values: WireOption
-    """Format of V."""
     reason: WireReason
-    """Why."""
 
     @property
     def token_bytes(self) -> int:
@@ -320,9 +311,7 @@ class Stream(NamedTuple):
     end_seconds: float
     """When all is computed, from now on; `begin_seconds` or later."""
     sender_id: str
-    """Node that sends it."""
     receiver_id: str
-    """Node that takes it in."""
 
 
 def slowdown(

@@ -25,7 +25,6 @@ class MeasuredLink:
     """The way from another node to this machine."""
 
     bytes_per_second: MeasuredRate
-    """Payload rate."""
     round_trip_seconds: float
     """Median time of an empty call."""
     measured_at: str

@@ -14,7 +14,6 @@ class Objectives(NamedTuple):
     """Within what a request is good; 0: no objective."""
 
     ttft_seconds: float = 0.0
-    """Time to first token."""
     tpot_seconds: float = 0.0
     """Mean time per output token after the first."""
 

@@ -43,7 +43,6 @@ class Candidate:
     """One way to run a request; it has either an estimate or a reason why it cannot."""
 
     decode_node_id: str
-    """Node that would decode."""
     prefill_node_id: str
     """Node that would compute the prompt; empty: the decode node itself."""
     decode_cached_tokens: int = 0

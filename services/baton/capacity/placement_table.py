@@ -13,7 +13,6 @@ class PlanRow(NamedTuple):
     """One candidate; every field is text ready to print, "-" where there is nothing."""
 
     decode: str
-    """Decode node."""
     prefill: str
     """Prefill node, or "local"."""
     cached: str
@@ -23,21 +22,16 @@ class PlanRow(NamedTuple):
     compute: str
     """Prefill itself."""
     transfer: str
-    """KV on the link."""
     wire: str
     """Number formats of K and V on the link."""
     exposed: str
     """Part of it that does not hide behind computation, or a pull behind the queue."""
     ttft: str
-    """Until the first token."""
     start: str
-    """Until decoding begins."""
     step: str
-    """One decode step."""
     decode_time: str
     """All expected steps."""
     imposed: str
-    """Slow-down of others."""
     total: str
     """What candidates are compared by."""
     note: str

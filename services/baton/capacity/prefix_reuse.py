@@ -84,11 +84,9 @@ class Pull:
     num_bytes: int
     """KV bytes that travel."""
     transfer_seconds: float
-    """Time that the link needs for them."""
     seconds: float
     """From the call until the last of them is there."""
     layers_per_frame: int
-    """Layers of one frame."""
     is_link_declared: bool
     """Whether the link's rate is the declared default."""
     link_spread: float = 0.0

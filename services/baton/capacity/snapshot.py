@@ -103,9 +103,7 @@ class NodeLoad:
     num_waiting: int = 0
     """Requests that wait for their first computation."""
     num_running: int = 0
-    """Requests in the batch."""
     num_pending_prompt_tokens: int = 0
-    """Prompt tokens not yet computed."""
     num_free_blocks: int = 0
     """Blocks that are free or hold only unreferenced cache; assumed placements may bring it below 0."""
     mean_context_tokens: float = 0.0
@@ -145,21 +143,15 @@ class NodeSnapshot:
     """One node at one moment."""
 
     node_id: str
-    """Its id."""
     role: NodeRole
-    """What it serves."""
     shape: ModelShape
-    """Size of its model."""
     profile: NodeProfile
     """Its speed, corrected by outcomes."""
     num_blocks: int
-    """KV blocks in its pool."""
     block_tokens: int
-    """Tokens of one block."""
     max_batch_size: int
     """Requests decoded together at most, 1 or more."""
     load: NodeLoad
-    """Its work."""
     unusable_reason: str = ""
     """Why it takes no requests (draining, stuck, silent); empty if it does."""
     max_step_tokens: int = 0
@@ -264,7 +256,6 @@ class NodePair(NamedTuple):
     """Where a request may run."""
 
     decode_node_id: str
-    """Decode node."""
     prefill_node_id: str
     """Prefill node; empty: the decode node computes the prompt itself."""
 
@@ -280,7 +271,6 @@ class PlacementRequest:
     cached_tokens: Mapping[str, int] = field(default_factory=dict)
     """Prompt tokens in each node's prefix cache, on its device, by node id."""
     excluded_node_ids: frozenset[str] = frozenset()
-    """Nodes not to use."""
     pins: frozenset[NodePair] = frozenset()
     """The only pairs that may be chosen; none: any."""
     needs_local_prefill: bool = False

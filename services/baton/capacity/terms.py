@@ -29,11 +29,9 @@ class DecodeTerms(NamedTuple):
     """What decoding on one node costs, wherever the prompt is computed."""
 
     node: NodeSnapshot
-    """Decodes."""
     match: PrefixMatch
     """What it has of the prompt."""
     expected_output_tokens: float
-    """Output tokens counted on."""
     step_seconds: float
     """One step with this request in the batch."""
     slowdown_seconds: float
@@ -52,7 +50,6 @@ class PrefillTerms(NamedTuple):
     """What computing the prompt on one node costs, wherever it is decoded."""
 
     node: NodeSnapshot
-    """Computes."""
     match: PrefixMatch
     """What it has of the prompt."""
     num_computed_tokens: int
@@ -77,9 +74,7 @@ class LocalTerms(NamedTuple):
     prefill_seconds: float
     """The rest is computed."""
     start_seconds: float
-    """Until decoding can begin."""
     imposed_seconds: float
-    """Slow-down of the requests that are there."""
 
 
 class StreamWindow(NamedTuple):
@@ -133,11 +128,9 @@ class RemoteTerms(NamedTuple):
     transfer_seconds: float
     """For which the link is busy with them."""
     first_token_seconds: float
-    """Until the first token is known."""
     join_seconds: float
     """Until the step that runs on the decode node is over."""
     start_seconds: float
-    """Until decoding can begin."""
     imposed_seconds: float
     """Slow-down of the requests that are on either node."""
 

@@ -106,7 +106,6 @@ class Reception:
     num_bytes: int = 0
     """Payload bytes."""
     num_frames: int = 0
-    """Frames."""
     prefill_cached_tokens: int = 0
     """Positions that the sender took from its prefix cache."""
     prefill_shared_tokens: int = 0
@@ -145,7 +144,6 @@ class LinkMeter:
     busy_seconds: float = 0.0
     """Time for which at least one was on its way."""
     last_arrival: float = 0.0
-    """When the last one arrived."""
 
     def frame_arrived(self, way_began: float, now: float, num_bytes: int) -> None:
         """Enter a frame for which the link was there at `way_began`, as far as its own stream can tell."""
@@ -171,7 +169,6 @@ class ReceptionClock:
     origin: float = 0.0
     """The sender's 0."""
     last_arrival: float = 0.0
-    """When the last frame arrived."""
     free_since: float = 0.0
     """When this node last had room again for a frame that it had held back; 0: it never held one back."""
     computed: float = 0.0
@@ -179,7 +176,6 @@ class ReceptionClock:
     busy_seconds: float = 0.0
     """Time that the link was busy with frames."""
     link: LinkMeter = field(default_factory=LinkMeter)
-    """Of the node that sends."""
     num_bytes: int = 0
     """What has come of this stream."""
     before: tuple[int, float] | None = None

@@ -33,7 +33,6 @@ class Slice:
     """One EndpointSlice, as far as it matters."""
 
     name: str
-    """Its name, unique in its namespace."""
     addresses: frozenset[str]
     """host:port of its endpoints that take work."""
 

@@ -16,7 +16,6 @@ class KubernetesNode:
     """What the cluster says of one node."""
 
     name: str
-    """Its name."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Its labels, e.g. topology.kubernetes.io/zone."""
     taints: tuple[str, ...] = ()

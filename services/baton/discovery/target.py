@@ -25,7 +25,6 @@ class ServiceTarget:
     """The pods behind a Kubernetes Service."""
 
     service: str
-    """Its name."""
     namespace: str
     """Its namespace; empty: that of this pod."""
     port: str

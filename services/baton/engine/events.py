@@ -59,7 +59,6 @@ class TokenReady(NamedTuple):
     output_index: int
     """Its index in the output, from 0, tokens of earlier attempts counted."""
     token: SampledToken
-    """The token."""
     prompt_work: PromptWork | None = None
     """With the token of a request that only computes a prompt for another node."""
 
@@ -74,7 +73,6 @@ class Isolated:
     """The next pass is the request's alone, or passes are shared again. The engine waits until that has been told."""
 
     is_alone: bool
-    """Whether it is alone."""
     told: Callable[[], None]
     """Called, by any thread, once whoever has to know may know."""
 
@@ -84,9 +82,7 @@ class Ended:
     """The request is complete; nothing of it is left in the engine."""
 
     reason: FinishReason
-    """Why the output ends."""
     num_prompt_tokens: int
-    """Prompt tokens."""
     num_output_tokens: int
     """Output tokens, those of earlier attempts included."""
     num_cached_tokens: int
@@ -114,7 +110,6 @@ class Failed:
     """The request has failed; nothing of it is left in the engine."""
 
     error: BatonError
-    """What went wrong."""
 
 
 EngineEvent = Admitted | PromptScored | TokenReady | FrameLanded | Isolated | Ended | Failed
@@ -140,11 +135,9 @@ class EngineLoad:
     num_waiting: int
     """Requests that no pass computes: without blocks, or with KV on its way from another node."""
     num_running: int
-    """Requests in the batch."""
     num_pending_prompt_tokens: int
     """Positions still to compute here, of waiting and running requests, decode steps not counted."""
     num_available_blocks: int
-    """Blocks that could be allocated."""
     mean_context_tokens: float
     """Mean length of the running requests that generate here."""
     num_steps: int

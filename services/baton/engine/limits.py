@@ -15,7 +15,6 @@ class SchedulerLimits:
     max_batch_size: int = 64
     """Sequences that hold blocks at once."""
     max_step_tokens: int = 512
-    """Positions computed in one pass."""
     max_step_prompts: int = 0
     """Prompts computed in one pass; 0: as many as `max_step_tokens` allows."""
     shares_prompts: bool = True

@@ -206,11 +206,9 @@ class EngineRequest:
     prompt_token_ids: tuple[int, ...]
     """Prompt, 1 token or more."""
     params: SamplingParams
-    """How tokens are chosen."""
     output_token_ids: tuple[int, ...] = ()
     """Output that an earlier attempt has delivered; generation goes on after it."""
     purpose: Purpose = Purpose.GENERATE
-    """What the engine does with it."""
     constraint: Constraint | None = None
     """Compiled `params.structured_output`; from the submission on the engine's alone."""
     adapter: str = ""

@@ -35,9 +35,7 @@ class Delivery(NamedTuple):
     """An event and its listener."""
 
     listener: Listener
-    """The listener."""
     event: EngineEvent
-    """The event."""
 
     def deliver(self) -> None:
         """Tell the listener."""
@@ -48,11 +46,9 @@ class Tokens(NamedTuple):
     """Tokens of a pass, one for each of several requests, as columns: a `TokenReady` each."""
 
     listeners: list[Listener]
-    """Listener of each."""
     output_indexes: list[int]
     """Index in its output of each."""
     token_ids: list[int]
-    """Each token."""
 
     def deliver(self) -> None:
         """Tell the listeners."""

@@ -28,7 +28,6 @@ class Alternative(NamedTuple):
     """A token and its log-probability."""
 
     token_id: int
-    """Token id."""
     logprob: float
     """Natural logarithm of its probability, 0 or less."""
 
@@ -37,7 +36,6 @@ class SampledToken(NamedTuple):
     """A chosen token."""
 
     token_id: int
-    """Token id."""
     logprob: float | None = None
     """Log-probability under the model, before edits and temperature; None if not asked for."""
     alternatives: tuple[Alternative, ...] = ()
@@ -50,13 +48,11 @@ class SamplingContext(NamedTuple):
     """What the choice for one row of logits depends on."""
 
     params: SamplingParams
-    """The request's parameters."""
     token_ids: Sequence[int]
     """Prompt and output so far; shared with the sequence, not copied."""
     num_prompt_tokens: int
     """How many of them are prompt."""
     end_token_ids: frozenset[int]
-    """Tokens that would end the generation."""
     constraint: Constraint | None = None
     """Follows `params.structured_output`; None: the output may have any form."""
 

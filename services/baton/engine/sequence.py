@@ -28,13 +28,10 @@ class Phase(Enum):
     """The queue in which a sequence is."""
 
     WAITING = "waiting"
-    """Has no blocks."""
     RECEIVING = "receiving"
     """Has blocks; another node's KV lands in them."""
     RUNNING = "running"
-    """Has blocks and is computed."""
     FINISHED = "finished"
-    """Has no blocks any more."""
 
 
 class QueueKey(NamedTuple):
@@ -65,7 +62,6 @@ class SequenceStats:
     join_seconds: float = 0.0
     """From when all of its KV had come until it could join the others."""
     num_preemptions: int = 0
-    """Times its blocks were taken from it."""
 
 
 @dataclass(slots=True)
@@ -73,7 +69,6 @@ class PromptScoring:
     """How far the log-probabilities of a prompt are."""
 
     end: int
-    """Position of the last prompt token."""
     num_scored: int = 0
     """Positions whose logits have become log-probabilities of the prompt's tokens; up to `end`."""
 
@@ -85,11 +80,9 @@ class RestoreState:
     kept_hashes: list[BlockHash] = field(default_factory=list)
     """After a preemption: hashes of leading blocks that are copied to host memory if they must go."""
     is_reading: bool = False
-    """Whether blocks are being read from disk."""
     has_read: bool = False
     """Whether blocks have been asked for from disk, which happens once."""
     num_read_blocks: int = 0
-    """Blocks that came from disk."""
     num_filled_blocks: int = 0
     """Blocks that were copied into the prefix cache for the sequence."""
     filled_end: int = 0
@@ -107,17 +100,14 @@ class Sequence:
     """
 
     request: EngineRequest
-    """The request."""
     max_output_tokens: int
     """Output tokens after which the generation ends."""
     end_token_ids: frozenset[int]
-    """Tokens that end the generation."""
     root: BlockHash
     """Where the chain of block hashes starts."""
     token_ids: list[int]
     """Prompt and output."""
     num_prompt_tokens: int
-    """Length of the prompt."""
     purpose: Purpose
     """What to do; RECEIVE turns into GENERATE when the KV has arrived or the other node is given up."""
     phase: Phase = Phase.WAITING

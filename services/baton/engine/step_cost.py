@@ -26,7 +26,6 @@ class StepWork(NamedTuple):
     """What a pass computes."""
 
     num_tokens: int
-    """Positions."""
     num_pairs: int
     """Pairs of a position and one that it attends to."""
 

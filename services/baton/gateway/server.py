@@ -64,9 +64,7 @@ class RunningGateway(NamedTuple):
     """A gateway that serves."""
 
     http_port: int
-    """Port of the REST API."""
     grpc_port: int
-    """Port of the gRPC API."""
 
 
 async def serve(settings: GatewaySettings) -> None:

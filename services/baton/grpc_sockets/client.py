@@ -35,7 +35,6 @@ class RunningCall(Protocol):
 
     stream_id: int
     has_response: bool
-    """Whether the response's headers have come."""
 
     @property
     def is_between_messages(self) -> bool:

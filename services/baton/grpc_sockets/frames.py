@@ -84,7 +84,6 @@ class FrameHeader(NamedTuple):
     """The first 9 bytes of a frame."""
 
     num_bytes: int
-    """Payload."""
     frame_type: int
     """A `FrameType`, or one that is not known and to be ignored."""
     flags: int
@@ -165,11 +164,9 @@ class Frame(NamedTuple):
     frame_type: int
     """A `FrameType`, or one that is not known and to be ignored."""
     flags: int
-    """Meaning by type."""
     stream_id: int
     """0: the connection."""
     payload: bytes
-    """What it carries."""
     num_window_bytes: int = 0
     """Bytes that it takes of the windows, if it is a DATA frame: the payload with its padding."""
 

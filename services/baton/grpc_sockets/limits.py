@@ -16,7 +16,6 @@ class Limits:
     header_bytes: int = 32 << 10
     """Headers of one call, compressed as well as not."""
     message_bytes: int = 64 << 20
-    """Largest gRPC message taken."""
     num_streams: int = 64
     """Calls at once on one connection."""
     stream_window_bytes: int = 1 << 20

@@ -35,7 +35,6 @@ class Status(NamedTuple):
     """What the trailers of a call say."""
 
     code: Code
-    """Outcome."""
     message: str = ""
     """For people; empty where the code says it all."""
     details: bytes = b""

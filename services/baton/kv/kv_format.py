@@ -47,9 +47,7 @@ class WireFormat(NamedTuple):
     """In what K and V travel."""
 
     keys: KvDtype
-    """Number format of K."""
     values: KvDtype
-    """Number format of V."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +57,7 @@ class LayerSpec:
     num_kv_heads: int
     """KV heads, 1 or more."""
     key_head_dim: int
-    """Elements of one key vector."""
     value_head_dim: int
-    """Elements of one value vector."""
     sliding_window_tokens: int = 0
     """Positions attended to, the current one included; 0: all."""
 
@@ -182,9 +178,7 @@ class TokenBytes(NamedTuple):
     """Bytes of one position over all layers, scales included."""
 
     keys: int
-    """Of K."""
     values: int
-    """Of V."""
 
 
 def token_bytes(layout: KvLayout, wire: WireFormat) -> TokenBytes:

@@ -20,9 +20,7 @@ class CachedBlock(NamedTuple):
     """A block of the prefix cache."""
 
     block_id: BlockId
-    """The block."""
     block_hash: BlockHash
-    """Hash of its contents."""
 
 
 class BlockPool:

@@ -31,11 +31,9 @@ class KvFrame:
     """K and V of consecutive layers and positions (protos/baton/internal/v1/kv.proto, KvFrame)."""
 
     layer_begin: int
-    """First layer."""
     num_layers: int
     """Layers, 1 or more."""
     token_begin: int
-    """First position."""
     num_tokens: int
     """Positions, 1 or more."""
     keys: bytes | memoryview
@@ -47,7 +45,6 @@ class KvFrame:
     key_scales: bytes | memoryview = b""
     """Scales of the keys' rows, where the wire's number format has them."""
     value_scales: bytes | memoryview = b""
-    """Scales of the values' rows."""
 
     @property
     def num_bytes(self) -> int:
@@ -193,13 +190,11 @@ class StreamTotals:
     """What a sender says at the end of a stream, and a receiver has counted itself."""
 
     num_frames: int
-    """Frames."""
     num_bytes: int
     """Payload bytes."""
     frames_crc32c: int
     """Checksum over the frames' checksums, in order."""
     token_begin: int
-    """First position of the stream."""
     token_end: int
     """Position after the last one, in every layer."""
 

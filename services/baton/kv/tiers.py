@@ -14,9 +14,7 @@ class Tier(Enum):
     DEVICE = "device"
     """The pool: what a pass reads."""
     HOST = "host"
-    """Host memory."""
     DISK = "disk"
-    """A local disk."""
 
 
 LOWER_TIERS = (Tier.HOST, Tier.DISK)
@@ -48,4 +46,3 @@ class BlockEvents(NamedTuple):
     removed: list[BlockHash]
     """Hashes that can no longer be hit."""
     tier: Tier = Tier.DEVICE
-    """The tier."""

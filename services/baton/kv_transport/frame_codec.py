@@ -58,9 +58,7 @@ class ReceivedFrame:
     frame: KvFrame
     """The frame; its keys and values are views of the message."""
     sequence_number: int
-    """Number that the sender gave it."""
     crc32c: int
-    """Checksum that the sender gave it."""
     header_crc32c: int | None = None
     """Checksum of its number and place that the sender gave it; None: none."""
     actual_crc32c: int | None = None
@@ -163,9 +161,7 @@ class _FrameParts(NamedTuple):
     header: bytes
     """All fields but keys and values."""
     keys: memoryview
-    """Content of the field."""
     values: memoryview
-    """Content of the field."""
 
 
 def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes | memoryview) -> ReceivedFrame:

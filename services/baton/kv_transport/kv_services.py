@@ -55,7 +55,6 @@ class Received(NamedTuple, Generic[Request]):
     """A request as a node got it."""
 
     message: Request
-    """The request."""
     crc32c: int
     """Checksum of its bytes: the key of the stream that answers it."""
 

@@ -86,11 +86,8 @@ class PendingFrame(NamedTuple):
     kvs: Future[list[LayerKv]]
     """K and V of its layers, once they are there."""
     layers: range
-    """Its layers."""
     token_begin: int
-    """Its first position."""
     num_tokens: int
-    """Its positions."""
 
 
 class BlockStream:

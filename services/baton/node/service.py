@@ -22,9 +22,7 @@ class NodeService:
     """One service on a node, not yet started; whoever hosts it starts and drains its servers."""
 
     name: str
-    """Full name of the gRPC service."""
     register: Callable[[grpc.aio.Server], None]
-    """Adds its servicer to a server."""
     fast: FastServer | None = None
     """Serves its KV streams besides; None: nothing does."""
     run: Callable[[], Coroutine[Any, Any, None]] = _nothing

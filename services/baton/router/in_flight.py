@@ -265,9 +265,7 @@ class PlacedRequest:
     """One placement."""
 
     candidate: Candidate
-    """What was chosen."""
     num_prompt_tokens: int
-    """Tokens of the prompt."""
     base_step_seconds: float
     """Estimated decode step without correction."""
     runner_up: CostEstimate | None = None

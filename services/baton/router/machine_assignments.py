@@ -32,9 +32,7 @@ class MachineAssignment:
     node_id: str
     """Pattern of their names."""
     role: NodeRole
-    """What their workers serve."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the worker by name."""
 
 
 def read_assignments(path: Path) -> Sequence[MachineAssignment]:

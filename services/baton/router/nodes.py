@@ -27,9 +27,7 @@ class NodeDescription(NodeSnapshot):
     address: str
     """host:port of its gRPC server."""
     model_id: str
-    """Served name of the model."""
     layout: KvLayout
-    """What its KV cache looks like."""
     fast_address: str = ""
     """host:port of its fast path for KV; empty: it offers none."""
     wire_abilities: tuple[WireAbility, ...] = ()
@@ -55,11 +53,9 @@ class LoadReport:
     """What a node is doing (protos/baton/internal/v1/node.proto, LoadReport)."""
 
     load: NodeLoad
-    """Its work."""
     step_count: int
     """Engine steps since start."""
     is_draining: bool
-    """Whether it takes no new requests."""
     accepted_placement_ids: tuple[str, ...] = ()
     """Placements whose requests it has accepted since the last report."""
 
@@ -81,7 +77,6 @@ class LinkMeasurement:
     """Rate of the link into the reporting decode node."""
 
     from_node_id: str
-    """The sending node."""
     bytes_per_second: float
     """Payload rate, above 0."""
     round_trip_seconds: float
@@ -95,7 +90,6 @@ class Outcome:
     placement_id: str
     """Router's name for the decision."""
     decode_node_id: str
-    """Node that decoded."""
     prefill_node_id: str
     """Node that computed the prompt; the decode node where it did so itself."""
     prefill_cached_tokens: int
@@ -103,7 +97,6 @@ class Outcome:
     kv_bytes: int
     """KV bytes received."""
     kv_frames: int
-    """KV frames received."""
     queue_seconds: float
     """Until the first token, but for the prompt's own computation and pull."""
     prefill_seconds: float
@@ -171,7 +164,6 @@ class Node:
     """A registered node. Mutable; owned by `NodeTable`."""
 
     description: NodeDescription
-    """As registered."""
     reported_at_seconds: float
     """When it last reported (or registered)."""
     progressed_at_seconds: float

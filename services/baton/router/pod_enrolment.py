@@ -33,7 +33,6 @@ class PodEnrolment:
     namespace: str
     """Of the deployment."""
     authority: Authority
-    """Signs."""
     keys: ServiceAccountKeys
     """Of the cluster."""
 

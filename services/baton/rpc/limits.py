@@ -13,9 +13,7 @@ class PortLimits:
     """Bounds of a server's connections; the defaults are those among processes of one deployment."""
 
     request_bytes: int = MAX_MESSAGE_BYTES
-    """Largest message that is taken."""
     response_bytes: int = MAX_MESSAGE_BYTES
-    """Largest message that is sent."""
     num_streams: int = 4096
     """Calls of one connection at once; more wait at the client."""
     ping_milliseconds: int = 500

@@ -33,7 +33,6 @@ class PublicPort(NamedTuple):
     health_port: int = 0
     """Port on which health is served without TLS; 0: none."""
     has_reflection: bool = True
-    """Whether it tells of its services."""
     interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
     """See calls before any other, and may refuse them before their messages are taken."""
 

@@ -33,9 +33,7 @@ class Party(Enum):
     """What a caller is; the value is the common name of its certificate, but for nodes and those who show none."""
 
     GATEWAY = "gateway"
-    """Serves clients."""
     ROUTER = "router"
-    """Places requests."""
     CACHE_INDEX = "cache-index"
     """Knows which node holds which block."""
     ADMIN = "admin"

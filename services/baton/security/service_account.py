@@ -24,11 +24,8 @@ class Pod:
     """The pod that a token names."""
 
     namespace: str
-    """Its namespace."""
     account: str
-    """Name of its service account."""
     name: str
-    """Its own name."""
 
 
 def key_id_of(token: str) -> str:

@@ -24,7 +24,6 @@ class CallStart(NamedTuple):
     call_index: int
     """Which call of the answer, from 0."""
     name: str
-    """The tool."""
 
 
 class CallArguments(NamedTuple):

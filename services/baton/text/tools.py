@@ -17,7 +17,6 @@ class Tool:
     parameters: Mapping[str, object]
     """JSON schema of an object."""
     description: str | None = None
-    """What it does, for the model."""
     is_strict: bool = False
     """Whether arguments must follow the schema, closed, also where the model is free not to call."""
     place: int = field(default=0, compare=False)

@@ -73,7 +73,6 @@ class StreamPromise(NamedTuple):
     """What the first message of a stream announces."""
 
     owed: KvProgress
-    """What the stream brings."""
     request_crc32c: int | None
     """Checksum of the request as the sender got it; None: it cannot tell, and no frame proves whose it is."""
 
@@ -82,7 +81,6 @@ class _Unpacking(NamedTuple):
     """A frame that is becoming one of the cache's own format."""
 
     frame: asyncio.Future[KvFrame]
-    """The frame."""
     progress: KvProgress
     """What counts once it has been written."""
 

@@ -18,9 +18,7 @@ class Recovery(StrEnum):
     """What took over from a broken stream."""
 
     SAME_NODE = "same_node"
-    """Another stream of the same node."""
     OTHER_NODE = "other_node"
-    """A stream of another node."""
     COMPLETE = "complete"
     """Nothing: all KV had come and proven its place, only the summary was missing."""
     LOCAL = "local"
@@ -32,7 +30,6 @@ class PrefillOption:
     """A prefill node that may be asked."""
 
     node_id: str
-    """The node."""
     layers_per_frame: int = 0
     """Layers of one frame; 0: the node decides."""
     chunk_tokens: int = 0
@@ -58,13 +55,11 @@ class Broken:
     is_node_unfit: bool
     """Whether the node has refused, or hangs: it is not asked again."""
     num_streams_by_node: dict[str, int]
-    """Streams asked for so far."""
     progress: KvProgress
     """What has come and counts."""
     token_begin: int
     """First position that the decode node lacked at first."""
     has_first_token: bool
-    """Whether the first token has come."""
     is_cache_bypassed: bool
     """Whether nodes keep nothing of what they have computed of the prompt."""
 

@@ -296,11 +296,9 @@ class Pass(NamedTuple):
     """A pass, or several in a row, in flight."""
 
     step: Step
-    """The plan."""
     launched: Launched | None
     """The runner's side of it; None: no position is computed."""
     choice: TokenChoice
-    """How its tokens are chosen."""
 
     @property
     def is_plain(self) -> bool:

@@ -34,13 +34,10 @@ class KvPiece(NamedTuple):
     """Consecutive positions of one layer of a frame; what `Runner.write_kv` takes after the block table."""
 
     layer: int
-    """Layer."""
     start: int
-    """First position."""
     num_tokens: int
     """Positions, 1 or more."""
     kv: LayerKv
-    """Their K and V."""
 
     @property
     def num_bytes(self) -> int:

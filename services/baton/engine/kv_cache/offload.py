@@ -36,20 +36,15 @@ class SwapOut(NamedTuple):
     """A block whose contents go to host memory before a pass overwrites them."""
 
     block_id: BlockId
-    """The block."""
     block_hash: BlockHash
-    """Hash of its contents."""
 
 
 class SwapIn(NamedTuple):
     """Contents from host memory that go into blocks before a pass reads them."""
 
     sequence: Sequence
-    """The sequence that reads them."""
     block_table: Seq[BlockId]
-    """A table that contains the blocks."""
     first_block: int
-    """Index of the first of them in the table."""
     contents: list[BlockKv]
     """One per block."""
 

@@ -27,7 +27,6 @@ class PoolBounds:
     max_batch_size: int = 64
     """Sequences that hold blocks at once."""
     max_step_tokens: int = 512
-    """Positions of the largest pass."""
     beside_bytes: int = 0
     """Main memory that others of this process need, which no pool there may take."""
     beside_cause: str = ""
@@ -42,9 +41,7 @@ class PoolModel:
     """What blocks cost with the model whose K and V they hold."""
 
     shape: ModelShape
-    """Its size."""
     block_tokens: int
-    """Tokens of one block."""
     block_bytes: int
     """K and V of one block in all layers, as this process holds them."""
     row_bytes: int = 0
@@ -55,9 +52,7 @@ class DeviceMemory(NamedTuple):
     """Memory of a device whose model is loaded."""
 
     name: str
-    """The device in words."""
     total_bytes: int
-    """All of it."""
     own_bytes: int
     """What this process's tensors have."""
     free_bytes: int

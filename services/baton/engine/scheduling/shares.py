@@ -28,7 +28,6 @@ class PromptDemand(NamedTuple):
     num_pending: int
     """Positions that are left of it in all."""
     priority: int
-    """Its request's."""
 
 
 def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:

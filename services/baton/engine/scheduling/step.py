@@ -40,7 +40,6 @@ class Sampled(NamedTuple):
     """A sequence that gets a token."""
 
     sequence: Sequence
-    """The sequence."""
     row: int
     """Row of the logits from which the token is chosen."""
 
@@ -53,7 +52,6 @@ class Scored(NamedTuple):
     """
 
     sequence: Sequence
-    """The sequence."""
     scoring: PromptScoring
     """How far its log-probabilities are."""
     row: int
@@ -93,13 +91,11 @@ class Step:
     cache: CacheChanges = field(default_factory=CacheChanges)
     """What the pass gives to the prefix cache."""
     num_tokens: int = 0
-    """Positions computed."""
     num_pairs: int = 0
     """Pairs of a position computed and one that it attends to."""
     num_prompts: int = 0
     """Spans that are part of a prompt."""
     num_rows: int = 0
-    """Rows of logits."""
     num_passes: int = 1
     """Passes in a row, each of the next position of every sequence; 1 unless all decode."""
     scored: list[Scored] = field(default_factory=list)
@@ -271,7 +267,6 @@ class StepBudget(NamedTuple):
     """What a pass may hold."""
 
     max_tokens: int
-    """Positions."""
     max_prompts: int
     """Prompts; 0: any number."""
 

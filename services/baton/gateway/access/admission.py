@@ -79,7 +79,6 @@ class RequestContext:
     objectives: Objectives = Objectives()
     """What the client wants of the latency; where it says nothing, the router's count."""
     num_prompt_tokens: int = 0
-    """Tokens of all prompts."""
     num_completion_tokens: int = 0
     """Tokens generated, those of broken answers included."""
     num_cached_tokens: int = 0
@@ -340,11 +339,8 @@ class AccessControl(NamedTuple):
     keys: ApiKeys | None
     """Names the caller; None: everybody may ask everything."""
     admission: Admission
-    """Bounds the requests in work."""
     deadlines: Deadlines
-    """Bounds their time."""
     log: AccessLog
-    """Tells logs and metrics."""
     refusals: RecentRefusals
     """Answers for the router where it would refuse again."""
 

@@ -32,7 +32,6 @@ class ApiKey(NamedTuple):
     """What is known of a key; the key itself is forgotten."""
 
     name: str
-    """Name of whoever has it."""
     is_admin: bool
     """Whether it may ask what is about the cluster rather than about the model."""
     digest: bytes = b""

@@ -24,7 +24,6 @@ class Access(Enum):
     """Who may ask an endpoint."""
 
     OPEN = "open"
-    """Everybody."""
     KEY = "key"
     """Whoever has an API key, where there are keys."""
     ADMIN = "admin"
@@ -36,7 +35,6 @@ class Exchange:
     """A request on its way to the endpoint that answers it."""
 
     request: HttpRequest
-    """As it came."""
     response: HttpResponse
     """Where the answer goes."""
     context: RequestContext
@@ -78,7 +76,6 @@ class Endpoint(NamedTuple):
     path: str
     """A name in braces at its end stands for the rest of the path."""
     answer: Answer
-    """Answers."""
     summary: str = ""
     """What it is for, in the OpenAPI document; empty: the document does not tell of it."""
     returns: Any = dict[str, Any]

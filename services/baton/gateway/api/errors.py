@@ -56,7 +56,6 @@ class ErrorFormat(NamedTuple):
     """Writes errors in the form of one API; both functions take the error and the request that it ends."""
 
     body: Callable[[ApiError, RequestContext], bytes]
-    """Returns the body of an answer."""
     event: Callable[[ApiError, RequestContext], bytes]
     """Returns the server-sent event that ends a stream."""
 

@@ -112,7 +112,6 @@ class OutputConstraint(NamedTuple):
     constraint: StructuredOutput | None = None
     """What a node enforces; None: the output may have any form."""
     field: str = ""
-    """Field of the request, for errors."""
 
 
 def output_constraint(body: StructuredOutputFields) -> OutputConstraint:

@@ -62,7 +62,6 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     pull_node: str | None = None
     """Node from whose prefix cache the prompt's beginning was asked; this and the next two are left out without one."""
     pulled_tokens: int | None = None
-    """Prompt tokens that came from there."""
     pull_seconds: float | None = None
     """Time for which they were waited for."""
     queue_seconds: float | None = None

@@ -55,7 +55,6 @@ class Case:
     num_falls: int = 0
     """Passes and processes in a row that ended with it."""
     is_refused: bool = False
-    """Whether it is refused."""
     fell_seconds: float = 0.0
     """When the last of them ended."""
 
@@ -68,7 +67,6 @@ class Quarantined(NamedTuple):
     fingerprint: str
     """Of its tokens and parameters."""
     falls: int
-    """Passes and processes that ended with it."""
     is_refused: bool
     """Whether it is refused; else it is a suspect, and its next attempt is computed alone."""
     seconds_left: float

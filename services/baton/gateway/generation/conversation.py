@@ -18,7 +18,6 @@ class ChatTurn(NamedTuple):
     """One message, in no API's words."""
 
     role: str
-    """One of `ROLES`."""
     content: str | None
     """Its text; None: a call says it all."""
     name: str | None = None

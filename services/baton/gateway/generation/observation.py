@@ -207,11 +207,9 @@ class JournalEntry:
     """One generation. What changes with every token is read from `generation` and `request`, which its end lets go."""
 
     name: str
-    """Unique name of the generation."""
     route: str
     """Path or method that serves it."""
     num_prompt_tokens: int
-    """Tokens of the prompt."""
     began_at: float
     """Seconds since 1970."""
     arrival_seconds: float
@@ -223,9 +221,7 @@ class JournalEntry:
     placement: Placement | None = None
     """Of the last attempt, at the end."""
     num_output_tokens: int = 0
-    """Tokens generated, at the end."""
     first_token_seconds: float | None = None
-    """When the first token came, at the end."""
     ended_seconds: float | None = None
     """End by the event loop's clock; None: it runs."""
     result: GenerationResult | None = None

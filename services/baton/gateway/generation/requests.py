@@ -44,7 +44,6 @@ class ChatPrompt(NamedTuple):
     add_special_tokens: bool = False
     """Whether the tokenizer adds its own beside those of the template."""
     tools: tuple[Tool, ...] = ()
-    """What the model is told that it may call."""
     template_variables: Mapping[str, object] = {}
     """Further variables of the template."""
 
@@ -77,7 +76,6 @@ class GenerationRequest:
     model: str
     """Served name, the model's own or an adapter's."""
     prompt: Prompt
-    """What to continue."""
     sampling: SamplingParameters
     """How tokens are chosen; an unset seed is drawn by the gateway."""
     stop: tuple[str, ...] = ()
@@ -124,13 +122,11 @@ class PreparedPrompt:
     """A request that can be placed."""
 
     request: GenerationRequest
-    """As it was asked."""
     token_ids: Sequence[int]
     """Tokens of the prompt, 1 or more."""
     block_hashes: bytes
     """Chained block hashes of the prompt, joined."""
     block_tokens: int
-    """Tokens of one block."""
     model_id: str
     """Served name of the model alone."""
     adapter: Adapter | None
@@ -154,11 +150,8 @@ class GenerationState:
     """One generation: what is continued and how, and what it has come to; outlives its attempts."""
 
     name: str
-    """Unique name, which nodes see."""
     prompt: PreparedPrompt
-    """What is continued."""
     sampling: SamplingParameters
-    """How tokens are chosen, seed and limit set."""
     begun_seconds: float
     """Event loop's time at which the generation began."""
     tenant: str = ""
@@ -172,13 +165,10 @@ class GenerationState:
     priority: int = 0
     """Whose turn it is; lower is earlier."""
     output_token_ids: list[int] = field(default_factory=list)
-    """Tokens delivered."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Log-probabilities of the prompt from its second token on, if they are wanted."""
     failed_node_ids: list[str] = field(default_factory=list)
-    """Nodes on which an attempt failed."""
     num_attempts: int = 0
-    """Attempts begun."""
     num_free_attempts: int = 0
     """Of those, how many ended through no fault of the request's, and do not count."""
     num_resumed_tokens: int = 0
@@ -229,17 +219,12 @@ class GenerationResult(NamedTuple):
     """How one generation ended; the last element of its stream."""
 
     reason: EndReason
-    """Why."""
     num_prompt_tokens: int
-    """Tokens of the prompt."""
     num_cached_tokens: int
     """Prompt tokens whose KV came from a prefix cache."""
     num_completion_tokens: int
-    """Tokens generated, an ending one included."""
     seed: int
-    """Seed that was used."""
     num_attempts: int
-    """Nodes that were tried."""
     summary: PlacementSummary
     """Where it ran, measured; only the ids are set where a stop string cut the generation short."""
     stop: str | None = None

@@ -58,13 +58,11 @@ class ToolUse:
     """Tools and how they may be called."""
 
     tools: tuple[Tool, ...] = ()
-    """What was declared."""
     mode: ToolMode = "auto"
     """Whether to call."""
     name: str = ""
     """The one tool that must be called; empty: any."""
     is_parallel: bool = True
-    """Whether an answer may have several calls."""
     fields: ToolFields = CHAT_FIELDS
     """Names for errors."""
 

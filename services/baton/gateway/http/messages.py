@@ -42,7 +42,6 @@ class HttpRequest:
     method: str = ""
     """In upper case."""
     path: str = ""
-    """Without the query."""
     query: str = ""
     """What follows the question mark, as it came."""
     headers: dict[str, str] = field(default_factory=dict)

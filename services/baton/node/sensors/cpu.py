@@ -20,9 +20,7 @@ class CoreTime(NamedTuple):
     """Seconds of one core since the machine started."""
 
     busy: float
-    """Computing."""
     total: float
-    """All."""
 
 
 class CpuSensor:

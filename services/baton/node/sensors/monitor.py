@@ -64,7 +64,6 @@ class PowerSample(NamedTuple):
     seconds: float
     """By a monotonic clock."""
     watts: float
-    """Drawn."""
 
 
 class PowerLog:

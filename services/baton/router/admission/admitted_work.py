@@ -32,7 +32,6 @@ class Prediction(NamedTuple):
     """What a client would measure of a request, by an estimate."""
 
     ttft_seconds: float
-    """Time to first token."""
     tpot_seconds: float
     """Mean time per output token, with what its KV takes after the first token and to join; 0 for one token."""
 
@@ -69,7 +68,6 @@ class InFlight:
     num_gaps: float
     """Gaps between its tokens, as expected."""
     work_seconds: float
-    """What it takes."""
     placed_at_seconds: float
     ttft_limit_seconds: float
     """Time to first token with which it keeps its objective."""
@@ -85,7 +83,6 @@ class InFlight:
     stalled_seconds: float = 0.0
     """Time for which prompts that were placed later stop it."""
     is_late: bool = False
-    """Whether it has been counted as late."""
 
 
 @dataclass(slots=True)

@@ -64,7 +64,6 @@ class RefusedRequest(NamedTuple):
     """A request that is not."""
 
     reason: RefusalReason
-    """Why."""
     wait_seconds: float
     """Predicted time until one of its size would be placed, above 0."""
     work_seconds: float

@@ -20,11 +20,8 @@ class StreamPath(NamedTuple):
     """What a stream shares with others."""
 
     sender_id: str
-    """Node that sends."""
     receiver_id: str
-    """Node that takes in."""
     link_bytes_per_second: float
-    """Rate between the two."""
     send_bytes_per_second: float = 0.0
     """Rate of the sender's network card; 0: not known."""
     receive_bytes_per_second: float = 0.0

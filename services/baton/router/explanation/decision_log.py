@@ -29,7 +29,6 @@ class KnownNode:
     """A node as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
     node_id: str
-    """The node."""
     load: NodeLoad
     """Its work: its last report, and what had been placed there since."""
     report_age_seconds: float
@@ -45,9 +44,7 @@ class KnownLink:
     """A link as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
     from_node_id: str
-    """Node that sends."""
     to_node_id: str
-    """Node that receives."""
     link: Link
     """Its figures, corrected."""
     calibration: float
@@ -61,13 +58,10 @@ class DecisionRecord:
     request_id: str
     """Name of the generation, as nodes know it."""
     model_id: str
-    """Served name of the model."""
     num_prompt_tokens: int
-    """Tokens of the prompt."""
     max_tokens: int
     """Largest number of tokens still to generate."""
     excluded_node_ids: tuple[str, ...]
-    """Nodes that it must not use, sorted."""
     placement_id: str = ""
     """Names the decision; empty: nothing was chosen."""
     choice: Candidate | None = None
@@ -77,7 +71,6 @@ class DecisionRecord:
     others: tuple[Candidate, ...] = ()
     """The best of those that were not chosen."""
     num_candidates: int = 0
-    """How many were compared."""
     infeasible_reasons: tuple[str, ...] = ()
     """Why some of them could not run it."""
     nodes: tuple[KnownNode, ...] = ()

@@ -27,7 +27,6 @@ class Instance:
     instance_id: str
     """Chosen by whoever made it."""
     model: str
-    """Served name."""
     nodes: NodePair
     """Where requests run."""
 
@@ -48,7 +47,6 @@ class InstanceLink:
     """Has some instances' nodes compute the prompts of others; it ends with the first of them that does."""
 
     link_id: str
-    """Chosen by the gateway."""
     prefill_ids: tuple[str, ...]
     """Instances whose nodes compute prompts, and take no requests of their own."""
     decode_ids: tuple[str, ...]
