@@ -22,15 +22,16 @@ from system.rest import COMPLETION_PATH, post
 
 BLOCK_TOKENS = 16
 PREFIX = [3 + position * 7 % 250 for position in range(320)]
-"""Shared beginning of all prompts; an M2 with a model of 8 billion parameters computes it in a second."""
+"""Shared beginning of all prompts; two M2 with a model of 8 billion parameters compute it in half a second."""
 NODE = {
     "mock_shape": "llama-3.1-8b",
     "mock_hardware": "m2",
     "dtype": "bfloat16",
     "max_batch_size": "1",
     "probe_bytes": "0",
+    "mock_time_scale": "0.5",
 }
-"""A node at published speed, of one place, over a link of the declared rate."""
+"""A node at twice the published speed, of one place, over a link of the declared rate."""
 TIMEOUT_SECONDS = 60
 
 

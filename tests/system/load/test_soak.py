@@ -13,7 +13,7 @@ from system.cluster import Cluster
 from system.load.memory import TOLERATED_BYTES, TOLERATED_SHARE, Resident, grown, read_resident
 from system.load.soak import NUM_CLIENTS, Tally, make_asks, read_alone, run_clients
 
-SOAK_SECONDS = float(os.environ.get("BATON_SOAK_SECONDS", "5"))
+SOAK_SECONDS = float(os.environ.get("BATON_SOAK_SECONDS", "2"))
 """Time under load, after a warm-up of half as long."""
 IDLE_SECONDS = 60.0
 
