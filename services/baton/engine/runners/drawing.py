@@ -33,10 +33,7 @@ def draw_tokens(rows: Array, draws: Draws, step: int = 0) -> list[int]:
 
     The sum runs in order of token ids, in float64: `sampling.sample` chooses the same token from the same row.
 
-    Args:
-        rows: [num_rows, vocabulary_size].
-        draws: For as many rows.
-        step: Of the launch.
+    `rows` is [num_rows, vocabulary_size].
     """
     num_rows = max(1, _CHUNK_ELEMENTS // rows.shape[1])
     token_ids: list[int] = []

@@ -47,11 +47,7 @@ def row_positions(pool_positions: int, position_bytes: int, model_bytes: int, de
     device; where nothing is, sequences decode from their blocks. So rows never ask for memory that is not there, and
     what requests are admitted to is the blocks.
 
-    Args:
-        pool_positions: Of all blocks.
-        position_bytes: K and V of one position in all layers.
-        model_bytes: What the model has of the device.
-        device_bytes: What the device gives without swapping; 0: unknown.
+    `position_bytes` are K and V of one position in all layers; `device_bytes` 0: unknown.
     """
     wanted = pool_positions * 5 // 4
     if not device_bytes:

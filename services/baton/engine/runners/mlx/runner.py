@@ -160,13 +160,7 @@ class MlxRunner(Runner):
         mx.clear_cache()
 
     def _run(self, batch: MlxBatch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
-        """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are.
-
-        Args:
-            batch: What is computed.
-            spans: One, or one per row of the batch.
-            order: Their indices.
-        """
+        """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are."""
         self._settle()
         hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
         begin(hidden, [pool.arrays for pool in self._pools], batch.row_arrays)

@@ -99,13 +99,6 @@ class PackedBatch:
         kv_copies: What calls the spans' sinks; None: they are called at once.
         adapted: Rows that have adapters, when all positions are computed.
         last_adapted: The same among the positions whose logits are wanted.
-
-    Args:
-        spans: What is computed.
-        pool: Where K and V live.
-        device: Where tensors are made.
-        followed: Tokens that are not in the spans.
-        kv_copies: See there.
     """
 
     def __init__(
@@ -198,14 +191,7 @@ class PackedBatch:
         return upload(self._last_rows, self._device, torch.int64)
 
     def paged(self, segments: tuple[QuerySegment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
-        """Return the description of all queries, or of those whose logits are wanted, the same in layers of a kind.
-
-        Args:
-            segments: `segments` or `last_segments`.
-            group: Query heads of a KV head.
-            head_dim: Elements of a head.
-            dtype: Of queries and cache.
-        """
+        """Return the description of all queries, or of those whose logits are wanted, the same in layers of a kind."""
         max_queries = max(segment.num_rows for segment in segments)
         tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=max_queries)
 

@@ -38,13 +38,7 @@ NO_ADAPTERS: AdapterLayers = {}
 
 
 class Additions:
-    """What all adapters add to projections of one input whose outputs lie side by side.
-
-    Args:
-        adapters: All that are loaded.
-        layer: Whose projections.
-        sizes: Outputs of each projection, in order.
-    """
+    """What all adapters add to projections of one input whose outputs lie side by side."""
 
     def __init__(self, adapters: AdapterLayers, layer: int, sizes: Mapping[str, int]) -> None:
         self._pairs: dict[str, LowRankWeights] = {}
@@ -70,13 +64,7 @@ def load_adapters(folders: Iterable[LoraFolder], dtype: torch.dtype, device: tor
 
 
 def adapted_rows(segments: Iterable[tuple[str, range]], num_rows: int, device: torch.device) -> tuple[AdaptedRows, ...]:
-    """Return which rows of a pass have which adapter; rows without one are in none of them.
-
-    Args:
-        segments: Adapter, or nothing, and rows of every sequence.
-        num_rows: Rows of the pass.
-        device: Where the model is.
-    """
+    """Return which rows of a pass have which adapter; rows without one are in none of them."""
     by_adapter: dict[str, list[int]] = {}
     for adapter, rows in segments:
         if adapter:

@@ -34,9 +34,7 @@ class Backbone(Protocol):
 class TorchLogits:
     """Logits on the device.
 
-    Args:
-        logits: [num_rows, vocabulary_size].
-        ops: Of the device.
+    They are [num_rows, vocabulary_size].
     """
 
     def __init__(self, logits: torch.Tensor, ops: DeviceOps) -> None:

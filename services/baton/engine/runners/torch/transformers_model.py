@@ -101,10 +101,7 @@ class TransformersModel:
     Its attention is Baton's (`attend`); the forward of its last layer is replaced by `LastLayerForward`, so
     that it returns a row of logits per wanted row.
 
-    Args:
-        model: A transformers causal language model, its attention `ATTENTION_NAME`; changed in place.
-        ops: What attends.
-        adapters: All that are loaded.
+    `model` is changed in place; its attention is `ATTENTION_NAME`.
     """
 
     name = "transformers"

@@ -70,11 +70,7 @@ class MlxBatch:
 def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
     """Return the pass that computes one span of any length from its blocks.
 
-    Args:
-        span: Of one token or more.
-        token_ids: Its tokens, [1, num_tokens], int32.
-        windows: Windows of the model's layers, tokens.
-        block_tokens: Tokens of one block.
+    `token_ids` is [1, num_tokens], int32.
     """
     extent = Extent(span.start, span.end, span.block_table)
     last = Extent(min(span.first_logits_position, span.end - 1), span.end, span.block_table)
@@ -94,11 +90,7 @@ def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_token
 def batch_of_parts(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
     """Return the pass that computes several spans of any length and one adapter, packed into one row.
 
-    Args:
-        spans: Of one token or more each.
-        token_ids: Their tokens, [1, num_tokens], int32.
-        windows: Windows of the model's layers, tokens.
-        block_tokens: Tokens of one block.
+    Spans have one token or more each; `token_ids` is [1, num_tokens], int32.
     """
     packing = pack(spans, windows, block_tokens)
     return MlxBatch(token_ids, 0, packing.slots, {}, adapters=_adapters_of(spans[:1]), packing=packing)
@@ -150,10 +142,7 @@ class MlxBackbone:
     mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
     windows differ (it ignores Mistral's), and applies the head to every position.
 
-    Args:
-        model: mlx-lm's.
-        windows: Window of each layer, tokens; 0: none.
-        adapters: What the model's projections ask for the adapters of rows.
+    `windows` has the window of each layer, tokens; 0: none.
     """
 
     def __init__(self, model: Any, windows: Sequence[int], adapters: AdapterChoice) -> None:

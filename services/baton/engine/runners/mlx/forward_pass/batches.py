@@ -45,12 +45,8 @@ def plan_passes(
     Spans of one token go together, and every row of a pass reads as many tokens as its longest sequence has; therefore
     a pass ends where shorter rows would read more padding than another pass reads weights.
 
-    Args:
-        spans: Of different sequences.
-        readers: Indices of the spans that may read what spans before them write.
-        weight_bytes: Read by every pass.
-        token_bytes: K and V of one token in all layers.
-        block_tokens: Tokens of one block.
+    `readers` are indices of the spans that may read what spans before them write; `weight_bytes` are read by every
+    pass, `token_bytes` are K and V of one token in all layers.
     """
     written_early = _written_for(spans, readers, block_tokens)
     alone = [index for index, span in enumerate(spans) if not _can_share(span) or index in written_early]
@@ -111,15 +107,8 @@ class MlxBatches:
     Sequences that decode get rows, as far as there is memory; beyond it their blocks are gathered in every pass,
     layer by layer.
 
-    Args:
-        pools: K and V of all layers.
-        windows: Windows of the model's layers, tokens.
-        block_tokens: Tokens of one block.
-        new_rows: Makes an empty set of rows.
-        max_row_positions: Positions that all rows together may have.
-        weight_bytes: Read by every pass.
-        token_bytes: K and V of one token in all layers.
-        can_pack: Whether the model takes packed rows.
+    All rows together may have `max_row_positions`; `weight_bytes` are read by every pass, `token_bytes` are K and V of
+    one token in all layers; `can_pack`: the model takes packed rows.
     """
 
     def __init__(
@@ -152,9 +141,7 @@ class MlxBatches:
     def plan(self, spans: Sequence[Span], after: MlxPass | None) -> Iterator[PlannedBatch]:
         """Yield the passes of a launch, each to be computed before the next is asked for.
 
-        Args:
-            spans: Of different sequences.
-            after: The pass launched before, if a span has `follows_row`.
+        `after` is the pass launched before, if a span has `follows_row`.
         """
         self.forget(_opened(spans, self._block_tokens))
         alone, together = plan_passes(

@@ -58,13 +58,7 @@ class Packing:
 
 
 def pack(spans: Sequence[Span], windows: Iterable[int], block_tokens: int) -> Packing:
-    """Lay spans, each of one token or more, one after the other.
-
-    Args:
-        spans: Of different sequences.
-        windows: Windows of the model's layers, tokens.
-        block_tokens: Tokens of one block.
-    """
+    """Lay spans, each of one token or more, one after the other."""
     windows = set(windows)
     parts, wanted, chosen = list[Part](), list[Part](), list[slice]()
     slots = []
@@ -94,12 +88,7 @@ def _as_indices(slots: Slots) -> npt.NDArray[np.int32]:
 class PackedCache:
     """What `FusedAttention` takes for a packed row: writes for all spans, reads for one after the other.
 
-    Args:
-        pool: Of the layer.
-        packing: Of the row.
-        layer: Its index.
-        window_tokens: Of the layer; 0: all.
-        is_last: Whether the row has the wanted positions alone, whose K and V lie in the pool.
+    `is_last`: the row has the wanted positions alone, whose K and V lie in the pool. `window_tokens` 0: all.
     """
 
     def __init__(self, pool: LayerPool, packing: Packing, layer: int, window_tokens: int, *, is_last: bool) -> None:

@@ -103,9 +103,7 @@ def read_many(extents: Sequence[Extent], window_tokens: int, block_tokens: int) 
 def read_rows(starts: npt.NDArray[np.int32], window_tokens: int) -> VisibleKeys:
     """Return what the rows of a batch read: each lies at the same positions of its own row as in its sequence.
 
-    Args:
-        starts: [num_rows]: position of each row's query.
-        window_tokens: Of the layer; 0 stands for all.
+    `starts`, [num_rows], are positions of each row's query; a window of 0 stands for all.
     """
     first, end = _first_visible(int(starts.min()), window_tokens), int(starts.max()) + 1
     if starts.min() == starts.max():

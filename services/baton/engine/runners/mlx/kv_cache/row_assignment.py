@@ -38,9 +38,6 @@ class RowAssignment:
     A sequence is known by its tail, the block of its last position: a row is given up when anybody else writes into one
     of its blocks (`forget`). So a row found by the tail, with as many positions as the span expects, has what the
     span's blocks have; also where the sequence that had it is gone.
-
-    Args:
-        block_tokens: Tokens of one block.
     """
 
     def __init__(self, block_tokens: int) -> None:

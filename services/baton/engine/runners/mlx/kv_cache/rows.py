@@ -99,12 +99,7 @@ class Taken(NamedTuple):
 
 
 class RowSet:
-    """Rows for one batch after the other, as many and as long as it needs.
-
-    Args:
-        layers: Rows of every layer, none yet.
-        block_tokens: Tokens of one block.
-    """
+    """Rows for one batch after the other, as many and as long as it needs."""
 
     def __init__(self, layers: Sequence[LayerRows], block_tokens: int) -> None:
         self.layers = layers

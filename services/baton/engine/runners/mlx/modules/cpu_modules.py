@@ -19,11 +19,7 @@ _MAX_TABLES = 64
 
 
 class ShortRmsNorm(nn.Module):  # type: ignore[misc] # mlx has no types for it
-    """Root-mean-square normalisation, in float32 whatever the input is.
-
-    Args:
-        norm: MLX's module, whose weight it takes over.
-    """
+    """Root-mean-square normalisation, in float32 whatever the input is."""
 
     def __init__(self, norm: Any) -> None:
         super().__init__()
@@ -49,9 +45,7 @@ class _Table(NamedTuple):
 class RotationTable:
     """Cosines and sines of a pass's positions, computed by its first layer and read by all.
 
-    Args:
-        rope: mlx-lm's module, which rotates pairs of elements that are half a head apart.
-        head_dim: Elements of a head.
+    `rope` is mlx-lm's module, which rotates pairs of elements that are half a head apart.
     """
 
     def __init__(self, rope: Any, head_dim: int) -> None:
@@ -82,11 +76,7 @@ class RotationTable:
 
 
 class SharedRope(nn.Module):  # type: ignore[misc]
-    """Rotary position embedding from a table that layers share.
-
-    Args:
-        table: Of every layer that rotates alike.
-    """
+    """Rotary position embedding from a table that layers share."""
 
     def __init__(self, table: RotationTable) -> None:
         super().__init__()
@@ -103,12 +93,7 @@ class SharedRope(nn.Module):  # type: ignore[misc]
 
 
 def suit_cpu(model: Any, head_dim: int) -> None:
-    """Replace the modules of a model of mlx-lm that a CPU computes faster so; ropes where trying proves it right.
-
-    Args:
-        model: With its weights.
-        head_dim: Elements of a head that is rotated.
-    """
+    """Replace the modules of a model of mlx-lm that a CPU computes faster so; ropes where trying proves it right."""
     for module in model.modules():
         for name, child in list(module.items()):
             if type(child) is nn.RMSNorm:

@@ -25,11 +25,7 @@ _MAX_FOLDED_HEADS = 8
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc] # mlx has no types for it
-    """Attention with rotated positions, and queries and keys normalised where the model does that.
-
-    Args:
-        attention: mlx-lm's module of one of `_ATTENTIONS`, whose weights it takes over.
-    """
+    """Attention with rotated positions, and queries and keys normalised where the model does that."""
 
     def __init__(self, attention: Any) -> None:
         super().__init__()
@@ -88,11 +84,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc] # mlx has no types for it
 
 
 class FusedMlp(nn.Module):  # type: ignore[misc]
-    """Gate and up in one product.
-
-    Args:
-        mlp: mlx-lm's module of one of `_MLPS`, whose weights it takes over.
-    """
+    """Gate and up in one product."""
 
     def __init__(self, mlp: Any) -> None:
         super().__init__()

@@ -25,8 +25,7 @@ class MlxLowRankWeights(NamedTuple):
 class AdapterChoice:
     """Which adapters the rows of the pass have that is being made; all adapted projections of a model read it.
 
-    Args:
-        names: Adapters in the order in which projections hold them.
+    `names` are in the order in which projections hold them.
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
@@ -51,10 +50,7 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
     Where rows differ in their adapters, all adapters are computed for all rows, and what a row does not have is put to
     zero: few rows take as long as reading the adapters, whichever they have.
 
-    Args:
-        base: The projection.
-        pairs: One per adapter, of one rank.
-        choice: Which adapters rows have.
+    `pairs` has one per adapter, of one rank.
     """
 
     def __init__(self, base: Any, pairs: Sequence[MlxLowRankWeights], choice: AdapterChoice) -> None:
@@ -79,12 +75,6 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
 
 def adapt(model: Any, folders: Sequence[LoraFolder], checkpoint: Checkpoint, dtype: mx.Dtype) -> AdapterChoice:
     """Put adapters into a model of mlx-lm that `fuse` has seen; everything is evaluated.
-
-    Args:
-        model: Changed in place.
-        folders: The adapters.
-        checkpoint: Of the model.
-        dtype: Of the model.
 
     Returns:
         What says which row has which.

@@ -26,11 +26,7 @@ _MIN_GAIN = 1.05
 
 
 class InputFirstLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
-    """A projection whose weight is [inputs, outputs].
-
-    Args:
-        linear: MLX's module, whose weight it copies and whose bias it takes over.
-    """
+    """A projection whose weight is [inputs, outputs]."""
 
     def __init__(self, linear: Any) -> None:
         super().__init__()
@@ -51,8 +47,7 @@ class InputFirstLinear(nn.Module):  # type: ignore[misc] # mlx has no types for 
 def order_weights(layers: Sequence[Any]) -> None:
     """Turn the weights of layers, shape by shape, where trying shows that their products take less time then.
 
-    Args:
-        layers: Modules of mlx-lm with their weights; projections that are quantised or small stay as they are.
+    Projections that are quantised or small stay as they are.
     """
     places: dict[tuple[int, ...], list[tuple[Any, str]]] = {}
     for layer in layers:

@@ -115,11 +115,7 @@ class RowTables:
     Invariant: the device holds what is known of each row. The caller says what it has sent: a transfer that fails
     leaves the device as it was.
 
-    Args:
-        max_rows: Rows of the tables.
-        max_blocks: Entries of a row.
-        idle_block: Block that rows without a sequence write to; nobody reads it.
-        idle_entries: First entries of a row that hold it while the row has no sequence.
+    Rows without a sequence write to `idle_block`, which their first `idle_entries` hold; nobody reads it.
     """
 
     def __init__(self, *, max_rows: int, max_blocks: int, idle_block: int, idle_entries: int) -> None:
@@ -133,9 +129,7 @@ class RowTables:
     def place(self, tables: Sequence[Sequence[int]], num_rows: int) -> list[int]:
         """Give each sequence a row below `num_rows`, its own where it can be.
 
-        Args:
-            tables: Blocks of each sequence, as many as rows at most.
-            num_rows: Rows of the pass.
+        There are as many `tables` as rows at most.
         """
         rows = self._rows_of(tables, num_rows)
         for row in set(range(num_rows)).difference(rows):
@@ -150,10 +144,7 @@ class RowTables:
 
         Nothing of it counts as known before `sent`.
 
-        Args:
-            rows: Row of each sequence.
-            tables: Its blocks; none has more than a row's entries.
-            num_rows: Rows of the pass.
+        No table has more than a row's entries.
         """
         changes = TableChanges([], [])
         self._unsent = {}

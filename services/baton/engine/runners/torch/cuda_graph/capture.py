@@ -35,14 +35,7 @@ def padded_batch(num_rows: int, max_rows: int) -> int:
 
 
 class DecodeSteps:
-    """Runs decode steps on the buffers, one operation after the other.
-
-    Args:
-        model: What computes logits; reads nothing back to the host.
-        buffers: The rows.
-        pool: Where K and V live.
-        ops: What chooses tokens.
-    """
+    """Runs decode steps on the buffers, one operation after the other."""
 
     def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
         self._model: Backbone | None = model

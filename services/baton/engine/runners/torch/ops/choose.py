@@ -19,10 +19,6 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> DeviceOps:
     """Return the operations of a device, by the kernels that are right and the fastest there.
 
     On a CPU they are for as many threads as torch has.
-
-    Args:
-        device: Where model and pool will live.
-        dtype: Of weights, cache and activations.
     """
     if device.type == "cuda":
         return CudaOps(device)

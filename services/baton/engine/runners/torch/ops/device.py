@@ -28,9 +28,7 @@ def memory_of(tensor: torch.Tensor) -> MemoryRange:
 def device_memory(device: torch.device, *, num_ranks: int = 1) -> DeviceMemory:
     """Return what the memory of a device has left for blocks once its model is loaded.
 
-    Args:
-        device: With the model on it.
-        num_ranks: Ranks of the model; on a CPU they share its memory.
+    `num_ranks` share the memory of a CPU.
     """
     if device.type != "cuda":
         memory = usable_memory()

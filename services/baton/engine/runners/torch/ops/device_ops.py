@@ -97,9 +97,6 @@ class DeviceOps:
 
     Rows are [num_rows, size] and contiguous, in the dtype of the weights.
 
-    Args:
-        device: Where model and pool live.
-
     Attributes:
         weights_cause: In what form weights are held, and why.
         can_capture: Whether what the device is asked for can be captured and asked for again as a whole.
@@ -193,12 +190,7 @@ class DeviceOps:
         return attend_from_blocks(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
 
     def decode_step(self, layers: Sequence[LayerParts], head: Projection) -> DecodeStep | None:  # noqa: ARG002
-        """Return all layers of steps of few rows as one call; None where there is none.
-
-        Args:
-            layers: All, in order.
-            head: The product after them.
-        """
+        """Return all layers of steps of few rows as one call; None where there is none."""
         return None
 
     def most_probable(self, logits: torch.Tensor) -> torch.Tensor:

@@ -32,12 +32,7 @@ class RankAssignment(NamedTuple):
 
 
 class Follower:
-    """Carries out orders.
-
-    Args:
-        runner: Holds the rank's share.
-        connection: To the first rank.
-    """
+    """Carries out orders."""
 
     def __init__(self, runner: TorchRunner, connection: Connection) -> None:
         self._runner = runner

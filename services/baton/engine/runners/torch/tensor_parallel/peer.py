@@ -29,9 +29,7 @@ LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 class Peer:
     """A follower's process.
 
-    Args:
-        assignment: Who it is.
-        on_death: Called from a thread of its own, with rank and exit status, if it ends before `hang_up` or `close`.
+    `on_death` is called, in a thread of its own, with rank and exit status, if it ends before `hang_up` or `close`.
     """
 
     def __init__(self, assignment: RankAssignment, on_death: Callable[[int, int], None]) -> None:

@@ -19,11 +19,7 @@ _TIMEOUT_SECONDS = 120.0
 class ProcessRanks:
     """Ranks in processes of one host, over NCCL between GPUs and gloo between CPUs.
 
-    Args:
-        rank: This process's.
-        size: Number of processes.
-        meeting_point: A file that does not exist, the same for all.
-        device: The process's own; torch's default group is made for it.
+    `meeting_point` is a file that does not exist, the same for all; `device` is the process's own.
     """
 
     def __init__(self, rank: int, size: int, meeting_point: Path, device: torch.device) -> None:

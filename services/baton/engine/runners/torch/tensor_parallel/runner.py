@@ -89,14 +89,6 @@ class ParallelRunner(Runner):
     Invariant: all ranks carry out the same orders one after the other, so that their collective operations meet, and
     what the others send is heard. An order of which the first rank alone has not done its part breaks that for good:
     operations of different passes would meet from then on. It is told as a death, and every later order is refused.
-
-    Args:
-        local: The first rank's share.
-        info: The whole model.
-        peers: The other ranks, in order.
-        ranks: The group.
-        folder: Where the ranks met.
-        on_death: As `load_parallel_runner`'s.
     """
 
     wire_codec = TorchCodec()

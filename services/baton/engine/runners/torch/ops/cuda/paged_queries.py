@@ -105,11 +105,7 @@ def tiles_for(dtype: torch.dtype, *, group: int, head_dim: int, max_queries: int
 
     `tests/engine/runners/torch/ops/cuda/test_paged_compile.py` proves that none of them spills registers on sm_90a.
 
-    Args:
-        dtype: Of queries and cache.
-        group: Query heads of one KV head.
-        head_dim: Elements of a head.
-        max_queries: Most queries of a sequence; 1: every sequence decodes.
+    `group` counts query heads of one KV head; `max_queries` 1: every sequence decodes.
     """
     if dtype == torch.float32:  # no tensor core multiplies it exactly
         rows, keys, num_warps, num_stages = (32 if max_queries > 1 and head_dim <= 128 else 16), 16, 8, 1

@@ -111,12 +111,7 @@ def attend_by_torch(
 ) -> torch.Tensor:
     """Attend as `attend_causally` does, by torch's own kernel; scores are plain.
 
-    Args:
-        query: As there.
-        kv: As there.
-        params: As there.
-        first_query: As there.
-        mask_of: `causal_mask`, or what knows its results.
+    Takes what that takes; `mask_of` is `causal_mask`, or what knows its results.
     """
     if query.shape[2] == 1:
         # The heads of a group see the same keys, all of them: they are queries of one head.

@@ -17,9 +17,7 @@ Projection = Callable[[torch.Tensor], torch.Tensor]
 class Linear(ABC):
     """y = x W^T + b, the weight in the layout of what multiplies by it.
 
-    Args:
-        weight: [num_outputs, num_inputs].
-        bias: [num_outputs].
+    `weight` is [num_outputs, num_inputs], `bias` [num_outputs].
 
     Attributes:
         dtype: Of the weight as it was given.

@@ -121,11 +121,7 @@ def at_address(_context: Any, like: Any, address: Any) -> Any:
 def call_attention(_context: Any, address: Any, tensors: Any, indices: Any, scaling: Any) -> Any:
     """Call what `attention.attention_address` returned.
 
-    Args:
-        address: Of the compiled function.
-        tensors: Query, keys, values, output.
-        indices: Rows, tables, spans, sizes.
-        scaling: Factor of the scores, float32.
+    `tensors` are query, keys, values, output; `indices` rows, tables, spans, sizes.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
