@@ -22,13 +22,11 @@ class NodeRates:
     prefill_flops: float
     """Rate of prefill, FLOP/s."""
     prefill_overhead_seconds: float
-    """Fixed cost of a prefill pass."""
     decode_flops: float
     """Rate of arithmetic in decode steps, FLOP/s."""
     decode_bytes_per_second: float
     """Rate of memory reads in decode steps."""
     step_overhead_seconds: float
-    """Fixed cost of a decode step."""
     num_linear_parameters: int
     """That multiply every token."""
     num_head_parameters: int
@@ -36,7 +34,6 @@ class NodeRates:
     attention_flop_per_pair: float
     """Operations of a query and a key over all layers."""
     weight_bytes: int
-    """Read in a step."""
     kv_bytes_per_token: int
     """Of all layers."""
     max_pass_tokens: int
@@ -44,7 +41,6 @@ class NodeRates:
     max_batch_size: int
     """Sequences decoded together at most."""
     num_pool_tokens: int
-    """Positions that its pool holds."""
 
     def prefill_seconds(self, num_tokens: float) -> float:
         """Return the time of a prompt of which nothing is cached; every pass reads the weights at least."""

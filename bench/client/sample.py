@@ -21,7 +21,6 @@ class RequestSample:
     token_seconds: tuple[float, ...]
     """When each event with output was read: 1 per token on servers that send each token alone."""
     num_prompt_tokens: int
-    """As the server counts (`usage`)."""
     num_cached_tokens: int
     """Prompt tokens that the server did not compute, as it says."""
     num_completion_tokens: int

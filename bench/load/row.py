@@ -62,7 +62,6 @@ class Row:
     service_seconds: float
     """Time of a prompt on the node that computes prompts, by formula (mock) or as measured alone; the run's clock."""
     alone: Alone
-    """The same requests without load."""
     host_cpu_share: float
     """Of the host during the row, 0 to 1."""
     is_link_shaped: bool

@@ -31,7 +31,6 @@ class Sample:
     sent_seconds: float
     end: End
     seconds: float
-    """From sending until its end."""
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
     num_output_tokens: int = 0
@@ -44,9 +43,7 @@ class MemorySample:
     """Resident memory of the processes that must not grow."""
 
     seconds: float
-    """From the beginning of the run."""
     num_bytes: Mapping[str, int]
-    """By the service's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ class Policy:
     """One way."""
 
     name: str
-    """As the command line has it."""
     environment: Mapping[str, str]
     """Settings besides those of the objectives."""
 

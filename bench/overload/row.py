@@ -36,7 +36,6 @@ class Row:
     host_cpu_share: float
     """Of all cores, the load generator's part among it."""
     drive: Drive
-    """What came back."""
 
     @property
     def asked_per_second(self) -> float:

@@ -28,7 +28,6 @@ class LoadReport:
     time_scale: float
     """How many times slower than what they stand for the nodes were."""
     host_cpu_share: float
-    """Of the host during the load."""
     samples: tuple[Sample, ...]
     """All requests, in order of arrival."""
     identical: Mapping[str, Spread]

@@ -40,7 +40,6 @@ class TokenArrival(NamedTuple):
     """A message with tokens."""
 
     seconds: float
-    """When it came, by the run's clock."""
     num_tokens: int
     """Tokens of the output that had come with it and before it."""
 

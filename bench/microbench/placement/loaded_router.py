@@ -49,7 +49,6 @@ class Timing:
     decisions: list[float]
     """Of each decision: from the request's message to the answer's bytes."""
     reports: list[float]
-    """Of each load report."""
 
 
 class LoadedRouter:

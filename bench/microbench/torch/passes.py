@@ -18,7 +18,6 @@ class StreamingTimes(NamedTuple):
     plain_seconds: list[float]
     handed_over_seconds: list[float]
     num_bytes: int
-    """Handed over each time."""
 
 
 def decode_seconds(

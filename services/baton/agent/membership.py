@@ -20,7 +20,6 @@ class AssignedWorker(NamedTuple):
     """What the router wants a machine to run."""
 
     role: NodeRole
-    """What its worker serves."""
     settings: Mapping[str, str]
 
 

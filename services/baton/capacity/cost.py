@@ -271,7 +271,6 @@ class PlacedPrompt(NamedTuple):
     """A prompt that no report has named yet."""
 
     seconds: float
-    """What it needs."""
     age_seconds: float
     """Time since it was placed."""
 

@@ -160,7 +160,6 @@ class WireOption:
     key_pack_seconds: float = 0.0
     """Time to pack or unpack K of one position, whichever node needs longer."""
     value_pack_seconds: float = 0.0
-    """Time to pack or unpack V."""
     key_loss: float = 0.0
     """Loss where K alone travels in it, nats; 0: lossless."""
     value_loss: float = 0.0
@@ -190,9 +189,7 @@ class WireEstimate:
     value_bytes: int
     """Bytes of V."""
     key_seconds: float
-    """Time that the link needs for K."""
     value_seconds: float
-    """Time that the link needs for V."""
     pack_seconds: float
     """Time to pack or unpack both, whichever node needs longer; beside the transfer."""
     loss: float
@@ -305,7 +302,6 @@ class Stream(NamedTuple):
     num_ready_bytes: float
     """What is computed and not sent."""
     num_later_bytes: float
-    """What is computed later."""
     begin_seconds: float
     """When that begins, from now on; 0 or more."""
     end_seconds: float

@@ -36,11 +36,8 @@ class MachineProfile:
     """One machine's figures."""
 
     machine: str
-    """In words."""
     device: str
-    """What computed, in words."""
     engine: str
-    """Framework that was used."""
     measured_at: str
     """ISO 8601, UTC."""
     matmul_flops: Mapping[str, MeasuredRate]

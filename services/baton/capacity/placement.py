@@ -64,7 +64,6 @@ class Candidate:
     pull_node_id: str = ""
     """Node from whose prefix cache the prompt's beginning would come; empty: none. `kv_bytes` are then those."""
     pulled_tokens: int = 0
-    """Prompt tokens that would come from there."""
     chunk_tokens: int = 0
     """Positions that the prefill node computes in one pass at most; 0: it decides."""
     decode_restored_tokens: int = 0

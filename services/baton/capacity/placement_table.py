@@ -18,9 +18,7 @@ class PlanRow(NamedTuple):
     cached: str
     """Prompt tokens in the caches of decode / prefill node."""
     queue: str
-    """Until the prefill begins."""
     compute: str
-    """Prefill itself."""
     transfer: str
     wire: str
     """Number formats of K and V on the link."""
@@ -30,7 +28,6 @@ class PlanRow(NamedTuple):
     start: str
     step: str
     decode_time: str
-    """All expected steps."""
     imposed: str
     total: str
     """What candidates are compared by."""

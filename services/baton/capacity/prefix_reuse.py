@@ -28,7 +28,6 @@ class PrefixMatch:
     device_tokens: int
     """Tokens whose KV a pass can read as it is."""
     restore: Restore = Restore()
-    """What follows."""
 
     @property
     def num_tokens(self) -> int:
@@ -76,9 +75,7 @@ class Pull:
     """One way to get a prefix."""
 
     node_id: str
-    """Node that has it."""
     begin: int
-    """First position that would travel."""
     end: int
     """Position after the last one: what is computed begins here."""
     num_bytes: int

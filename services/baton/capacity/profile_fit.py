@@ -27,7 +27,6 @@ class DecodeSample(NamedTuple):
     batch_size: int
     """Sequences in the step, 1 or more."""
     context_tokens: int
-    """Context of each."""
     seconds: float
     """Duration, above 0."""
 

@@ -131,11 +131,8 @@ class TermSpread(NamedTuple):
     """How far outcomes of a node lay from their estimates: standard deviation of the logarithm of the ratio."""
 
     queue: float = 0.0
-    """Of waiting."""
     prefill: float = 0.0
-    """Of computing prompts."""
     step: float = 0.0
-    """Of decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +172,7 @@ class NodeSnapshot:
     prompt_share: float = 0.0
     """What they take it, as a part of its time; above 1 where it falls behind."""
     sending: tuple[Stream, ...] = ()
-    """KV that leaves it."""
     receiving: tuple[Stream, ...] = ()
-    """KV that comes to it."""
     send_bytes_per_second: float = 0.0
     """Rate of its network card outwards, as far as it is known; 0: no limit beside its links."""
     receive_bytes_per_second: float = 0.0
@@ -239,13 +234,11 @@ class ClusterSnapshot:
     expected_output_tokens: float | None = None
     """Mean output of recent requests; None: none yet."""
     wire_policy: WirePolicy = WirePolicy()
-    """In what KV may travel."""
     holder_ids: Collection[str] = frozenset()
     """Nodes from whose prefix caches something may be pulled; the links from them are among `links`."""
     now_seconds: float = 0.0
     """The moment; nodes may be of an earlier one."""
     current: Callable[[NodeSnapshot], NodeSnapshot] = field(default=lambda node: node)
-    """Gives a node as it is at this moment."""
 
     def link(self, sender_id: str, decode_node_id: str) -> Link:
         """Return the link of a pair, the declared one if it is not known."""

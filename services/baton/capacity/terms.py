@@ -30,7 +30,6 @@ class DecodeTerms(NamedTuple):
 
     node: NodeSnapshot
     match: PrefixMatch
-    """What it has of the prompt."""
     expected_output_tokens: float
     step_seconds: float
     """One step with this request in the batch."""
@@ -51,13 +50,10 @@ class PrefillTerms(NamedTuple):
 
     node: NodeSnapshot
     match: PrefixMatch
-    """What it has of the prompt."""
     num_computed_tokens: int
-    """Positions that it has not."""
     queue_seconds: float
     """Prompts that it computes first."""
     prefill_seconds: float
-    """They are computed."""
     imposed_seconds: float
     """What that costs the requests that decode there meanwhile, and those whose prompts come later."""
 
@@ -72,7 +68,6 @@ class LocalTerms(NamedTuple):
     pull_seconds: float
     """A prefix comes from elsewhere, as far as the queue does not hide it."""
     prefill_seconds: float
-    """The rest is computed."""
     start_seconds: float
     imposed_seconds: float
 
@@ -81,7 +76,6 @@ class StreamWindow(NamedTuple):
     """A stream that would be sent."""
 
     num_bytes: int
-    """All of it."""
     begin_seconds: float
     """When its first byte is ready, from now on."""
     compute_seconds: float
@@ -96,7 +90,6 @@ class LandingTerms(NamedTuple):
     reading_seconds: float
     """What the one has cached and the other lacks is read, before the rest is computed."""
     num_sent_tokens: int
-    """Positions that travel."""
     window: StreamWindow
     """When they are read or computed."""
     landing_seconds: float
@@ -107,9 +100,7 @@ class TransferTerms(NamedTuple):
     """What KV meets on its way from one node to another."""
 
     landing: LandingTerms
-    """What is so over any link."""
     wire: WireChoice
-    """In what KV travels."""
     bytes_per_second: float
     """Rate of the link, as far as other streams leave it."""
     transfer_seconds: float
@@ -122,9 +113,7 @@ class RemoteTerms(NamedTuple):
     """What it costs to compute on one node and to decode on another."""
 
     stream: TransferTerms
-    """The way of its KV."""
     frames: FramePlan
-    """In what pieces they leave."""
     transfer_seconds: float
     """For which the link is busy with them."""
     first_token_seconds: float

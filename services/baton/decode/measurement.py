@@ -102,7 +102,6 @@ class Reception:
     """What is known of one KV stream."""
 
     clock: ReceptionClock
-    """Arrival times."""
     num_bytes: int = 0
     """Payload bytes."""
     num_frames: int = 0
@@ -121,7 +120,6 @@ class Reception:
     wire: WireFormat | None = None
     """In what K and V came; None: not known yet."""
     transport: Transport = "grpc"
-    """What carried it."""
     transport_reason: str = ""
     """Why the fast path did not, although it could have been used; empty: it did, or was ruled out."""
     timeline: FrameTimeline | None = None
@@ -165,7 +163,6 @@ class ReceptionClock:
     """
 
     called: float
-    """When the call was made."""
     origin: float = 0.0
     """The sender's 0."""
     last_arrival: float = 0.0
@@ -177,7 +174,6 @@ class ReceptionClock:
     """Time that the link was busy with frames."""
     link: LinkMeter = field(default_factory=LinkMeter)
     num_bytes: int = 0
-    """What has come of this stream."""
     before: tuple[int, float] | None = None
     """Bytes and time of the link before the first frame; None: none has come."""
     earlier_seconds: float = 0.0

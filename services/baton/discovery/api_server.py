@@ -38,11 +38,9 @@ class ApiServer:
     url: str
     """Without a path."""
     token: str = field(repr=False)
-    """Of the account."""
     authorities: Path | None = None
     """File of those that its certificate comes from; None: those that this machine believes."""
     namespace: str = ""
-    """Of the account."""
 
     def ask(self, path: str, body: object = None) -> bytes:
         """Return what a GET answers, or, with a body that is sent as JSON, a POST; blocks.

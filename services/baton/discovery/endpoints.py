@@ -41,7 +41,6 @@ class Listing(NamedTuple):
     """What a list request gave."""
 
     slices: Sequence[Slice]
-    """All of the Service."""
     resource_version: str
     """Where a watch goes on."""
 

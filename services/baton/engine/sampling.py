@@ -51,7 +51,6 @@ class SamplingContext(NamedTuple):
     token_ids: Sequence[int]
     """Prompt and output so far; shared with the sequence, not copied."""
     num_prompt_tokens: int
-    """How many of them are prompt."""
     end_token_ids: frozenset[int]
     constraint: Constraint | None = None
     """Follows `params.structured_output`; None: the output may have any form."""

@@ -52,7 +52,6 @@ class SequenceStats:
     started: float = 0.0
     """First computed, or first KV awaited."""
     first_token: float = 0.0
-    """First token known here."""
     computed_seconds: float = 0.0
     """Its part of the passes before its first token (`engine/scheduling/scheduler.py`)."""
     num_cached: int = 0
@@ -106,12 +105,10 @@ class Sequence:
     root: BlockHash
     """Where the chain of block hashes starts."""
     token_ids: list[int]
-    """Prompt and output."""
     num_prompt_tokens: int
     purpose: Purpose
     """What to do; RECEIVE turns into GENERATE when the KV has arrived or the other node is given up."""
     phase: Phase = Phase.WAITING
-    """Its queue."""
     block_table: list[BlockId] = field(default_factory=list)
     """Blocks, in order of positions."""
     hashes: list[BlockHash] = field(default_factory=list)
@@ -133,7 +130,6 @@ class Sequence:
     awaited: BlockHash | None = None
     """While it waits: hash of a block, or of all tokens, that another sequence computes and that it will take over."""
     is_admitted: bool = False
-    """Whether it has ever had blocks."""
     num_charged_outputs: float = 0.0
     """Output tokens that its tenant was charged with when it got blocks."""
     scoring: PromptScoring | None = None
@@ -144,7 +140,6 @@ class Sequence:
     restore: RestoreState | None = None
     """How blocks come back from host memory or disk; None: that has never been tried."""
     stats: SequenceStats = field(default_factory=SequenceStats)
-    """Times and counts that its end tells."""
 
     @property
     def request_id(self) -> str:

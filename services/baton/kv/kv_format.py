@@ -87,9 +87,7 @@ class KvLayout:
     dtype: KvDtype
     """Number format of the cache, and of activations."""
     rope_state: RopeState = "rotated_half"
-    """Whether K is rotated."""
     protocol_version: int = PROTOCOL_VERSION
-    """Version of the stream's rules."""
     wire: WireFormat | None = None
     """In what a stream's frames are; None: in `dtype`. Not compared: it is a stream's, not a cache's."""
     weight_rounding: str = "none"

@@ -29,7 +29,6 @@ class HeldPrefix(NamedTuple):
     """
 
     num_blocks: int
-    """On the device."""
     num_host_blocks: int = 0
     """After those, in host memory, up to the first that is not."""
     num_lower_blocks: int = 0

@@ -31,9 +31,7 @@ class Computing(NamedTuple):
     threads_cause: str
     """Why so many, and where they run."""
     dtype: Literal["float32", "float16", "bfloat16"]
-    """Of weights and KV cache."""
     dtype_cause: str
-    """Why this."""
 
 
 def load_runner(settings: NodeSettings) -> Runner:

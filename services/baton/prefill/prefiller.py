@@ -35,7 +35,6 @@ class PromptSampling(NamedTuple):
     """How the tokens of a request are chosen."""
 
     params: SamplingParams
-    """As the request says."""
     constraint: Constraint | None
     """The form of its output, compiled; None: it has none."""
 

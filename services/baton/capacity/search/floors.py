@@ -26,7 +26,6 @@ class ComputeFloor(NamedTuple):
     """Coefficients of the time until a node has computed a prompt."""
 
     node: NodeSnapshot
-    """Computes."""
     max_tokens: int
     """Longest prompt that it can take; 0: it takes none."""
     pass_seconds: float

@@ -49,14 +49,12 @@ class Broken:
     """A request whose KV stream has just broken."""
 
     option: PrefillOption
-    """The node that sent it."""
     is_node_in_doubt: bool
     """Whether the node, and not the stream alone, may have failed: others are asked before it."""
     is_node_unfit: bool
     """Whether the node has refused, or hangs: it is not asked again."""
     num_streams_by_node: dict[str, int]
     progress: KvProgress
-    """What has come and counts."""
     token_begin: int
     """First position that the decode node lacked at first."""
     has_first_token: bool

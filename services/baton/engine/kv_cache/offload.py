@@ -63,11 +63,8 @@ class TierHits(NamedTuple):
     """Positions that sequences found when they were first admitted, by where."""
 
     device: int = 0
-    """In the pool."""
     host: int = 0
-    """In host memory."""
     disk: int = 0
-    """On disk."""
 
 
 class Offload:

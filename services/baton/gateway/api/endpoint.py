@@ -79,11 +79,9 @@ class Endpoint(NamedTuple):
     summary: str = ""
     """What it is for, in the OpenAPI document; empty: the document does not tell of it."""
     returns: Any = dict[str, Any]
-    """Type of its answer's body."""
     body: type[msgspec.Struct] | None = None
     """What it takes; None: no body."""
     unserved: Unserved = Unserved()
-    """Fields that others serve."""
     operation: str = ""
     """Name of what it does, for what costs work: such requests are admitted, traced and limited; empty: no such."""
     errors: ErrorFormat | None = None
@@ -91,6 +89,5 @@ class Endpoint(NamedTuple):
     request_id_header: str = ""
     """Where the clients of its API look for the name of the request, beside `x-request-id`."""
     access: Access = Access.KEY
-    """Who may ask."""
     parameters: Sequence[Mapping[str, Any]] = ()
     """Parameters of path and query, as OpenAPI has them."""

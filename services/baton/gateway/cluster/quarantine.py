@@ -63,9 +63,7 @@ class Quarantined(NamedTuple):
     """A request that is suspected or refused, for people who look at it."""
 
     tenant: str
-    """Owner of its API key."""
     fingerprint: str
-    """Of its tokens and parameters."""
     falls: int
     is_refused: bool
     """Whether it is refused; else it is a suspect, and its next attempt is computed alone."""

@@ -128,7 +128,6 @@ class PreparedPrompt:
     """Chained block hashes of the prompt, joined."""
     block_tokens: int
     model_id: str
-    """Served name of the model alone."""
     adapter: Adapter | None
     """What is computed besides the model; None: nothing."""
     model_revision_digest: str
@@ -159,7 +158,6 @@ class GenerationState:
     tenant_id: str = ""
     """By what nodes tell it from others."""
     tenant_weight: int = 1
-    """Of its share beside others."""
     objectives: Objectives = Objectives()
     """What the client wants of its latency."""
     priority: int = 0
@@ -178,7 +176,6 @@ class GenerationState:
     is_blamed: bool = False
     """Whether a pass failed that was its alone: what caches have of it is not used."""
     placement: Placement | None = None
-    """Of the last attempt."""
     num_expected_cached_tokens: int = 0
     """Prompt tokens that the router expected in a prefix cache of the last placement."""
     degraded_max_tokens: int = 0

@@ -77,7 +77,6 @@ class InFlight:
     """As predicted."""
     forgotten_at_seconds: float
     asker: Asker
-    """On whose behalf it is."""
     prompt_seconds: float
     """Part of its work for its prompt."""
     stalled_seconds: float = 0.0

@@ -35,11 +35,8 @@ class NodeKnowledge:
     """What snapshots are made of, beside what nodes say of themselves."""
 
     prefill_calibration: Calibration[str]
-    """Of computing prompts, by node."""
     decode_calibration: Calibration[str]
-    """Of decode steps."""
     queue_calibration: Calibration[str]
-    """Of waiting."""
     placed: PlacementLedger
     """Work that reports do not cover yet."""
     streams: StreamsInFlight
@@ -230,7 +227,6 @@ class _Exchange(NamedTuple):
     mismatch: str
     """Why they cannot; empty if they can."""
     wires: tuple[WireOption, ...]
-    """In what formats."""
 
 
 class LinkTable(Mapping[LinkKey, Link]):

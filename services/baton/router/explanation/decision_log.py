@@ -46,7 +46,6 @@ class KnownLink:
     from_node_id: str
     to_node_id: str
     link: Link
-    """Its figures, corrected."""
     calibration: float
     """What its transfer times were multiplied by; 0: no outcomes yet."""
 
@@ -69,10 +68,8 @@ class DecisionRecord:
     refusal: str = ""
     """Why nothing was chosen; empty if something was."""
     others: tuple[Candidate, ...] = ()
-    """The best of those that were not chosen."""
     num_candidates: int = 0
     infeasible_reasons: tuple[str, ...] = ()
-    """Why some of them could not run it."""
     nodes: tuple[KnownNode, ...] = ()
     """The chosen nodes, the decode node first."""
     link: KnownLink | None = None

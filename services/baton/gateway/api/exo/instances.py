@@ -25,7 +25,6 @@ class Instance:
     """A pinned placement. Removing it stops nothing; it only lifts the pin."""
 
     instance_id: str
-    """Chosen by whoever made it."""
     model: str
     nodes: NodePair
     """Where requests run."""
