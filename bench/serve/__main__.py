@@ -1,7 +1,7 @@
 """Loads an OpenAI-compatible server and measures what its users get: TTFT, TPOT, ITL, end-to-end, throughput, goodput.
 
 Run as `baton bench serve --url http://127.0.0.1:8000 --dataset decode-heavy --arrivals poisson --rate 4 --out
-run.json --plot run.png`. METHODOLOGY.md defines the numbers.
+run.json`. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -48,10 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_errors(run.samples)
     if options.out:
         write_run(run, options.out)
-    if options.plot:
-        from bench.serve.plot import draw_runs
-
-        draw_runs([run], options.plot)
     return 1 if run.summary.num_failed else 0
 
 
@@ -133,7 +129,7 @@ def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, 
             value = [value.start, value.stop]
         elif isinstance(value, Path):
             value = value.name
-        if name not in ("out", "plot", "quiet", "label", "api_key_env"):
+        if name not in ("out", "quiet", "label", "api_key_env"):
             recorded[name] = value
     return recorded | {"model": settings.sampling.model}
 

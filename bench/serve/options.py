@@ -82,7 +82,6 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
 def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--label", help="name of the run; default: dataset and arrivals")
     group.add_argument("--out", type=Path, help="JSON to write")
-    group.add_argument("--plot", type=Path, help="PNG to write")
     group.add_argument("--slo-ttft", type=positive, help="a good request's longest time to first token, seconds")
     group.add_argument("--slo-tpot", type=positive, help="a good request's longest time per output token, seconds")
     group.add_argument("--slo-e2e", type=positive, help="a good request's longest end-to-end latency, seconds")

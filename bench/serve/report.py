@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +50,6 @@ def write_run(run: Run, path: Path) -> None:
         "summary": asdict(run.summary),
     }
     write_results(path, head | {"samples": [asdict(sample) for sample in run.samples]})
-
-
-def read_run(path: Path) -> Run:
-    """Return a run that `write_run` wrote.
-
-    Raises:
-        ValueError: If the file has another format.
-    """
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if document.get("format") != FORMAT:
-        raise ValueError(f"{path.name} has the format {document.get('format')!r}, not {FORMAT!r}")
-    names = [field.name for field in fields(RequestSample)]
-    samples = (
-        RequestSample(
-            **{name: sample[name] for name in names if name in sample}
-            | {"token_seconds": tuple(sample["token_seconds"])}
-        )
-        for sample in document["samples"]
-    )
-    level = ServiceLevel(**document["service_level"])
-    return Run(document["label"], document["settings"], document["machine"], document["server"], level, tuple(samples))
 
 
 def table(summary: Summary) -> str:

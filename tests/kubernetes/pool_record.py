@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from bench.plots import new_figure
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 from tests.kubernetes.cluster import CommandError, run
 from tests.kubernetes.release import Release
 
@@ -85,7 +87,8 @@ class PoolRecord:
         """Draw pods and waiting time over time; nothing without a path."""
         if path is None:
             return
-        figure = new_figure(9, 4.5)
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)  # on machines without a screen, too
         above = figure.subplots()
         times, counts = zip(*self._samples, strict=True)
         above.step(times, counts, where="post", color="tab:blue", label="pods")

@@ -35,7 +35,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "load": Benchmark("load", "Two nodes under Poisson load, beside a request alone and what formulas allow."),
         "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
-        "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
         ),
