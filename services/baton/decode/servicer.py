@@ -31,7 +31,7 @@ METHOD = "/baton.internal.v1.DecodeService/Serve"
 WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
 _MOST_MISSED_BEATS = 3
 """Messages that a gateway has promised, and that did not come, before it is taken for gone."""
 MAX_TOKENS = 100_000

@@ -19,7 +19,7 @@ _COLUMNS = {
     "replay_seconds": "replay, s",
     "predicted_replay_seconds": "predicted, s",
     "worst_gap_seconds": "worst gap, s",
-    "late_seconds": "new requests, s",
+    "late_seconds": "new requests beyond the prediction, s",
     "freed_seconds": "freed, s",
     "verdicts": "verdicts",
 }

@@ -76,13 +76,17 @@ class Seen:
 
 
 def asks_of(engine: EngineName, round_number: int) -> list[Ask]:
-    """Return requests of which no two begin alike; half are greedy."""
+    """Return requests of which no two begin alike; half of the mocks' are drawn.
+
+    In float32 a batch of another size moves logits by some 1e-6: of 38,400 drawn tokens of torch three lay so near to
+    the border of two that they were another one now and then, always the same three, with no fault at all.
+    """
     num_tokens = 40 if engine == "mock" else 400
     return [
         Ask(
             tuple((11 * index + 5 * place + 3 * round_number) % 500 + 3 for place in range(48 + index % 32)),
             num_tokens,
-            index % 2,
+            index % 2 if engine == "mock" else 0,
             seed=index,
             cache_salt=f"round-{time.time_ns()}",
         )
@@ -210,15 +214,15 @@ def verdicts(cluster: Cluster, since: float = 0.0) -> list[Sequence[float]]:
     return [moments for moments in found if moments]
 
 
-def predicted_seconds(cluster: Cluster, tag: str, index: int) -> float:
-    """Return what the router expected until the first token, when it placed a request last; 0: it did so once."""
+def predicted_seconds(cluster: Cluster, request_id: str, *, least: int = 2) -> float:
+    """Return what the router expected until the first token, when it placed a request last; 0: not `least` times."""
     for name in ("router", "router-1"):
         with grpc.insecure_channel(cluster.address_of(name)) as channel:
             try:
-                answer = RouterServiceStub(channel).Explain(ExplainRequest(request_id=f"{tag}-{index}"), timeout=10)  # type: ignore[no-untyped-call]
+                answer = RouterServiceStub(channel).Explain(ExplainRequest(request_id=request_id), timeout=10)  # type: ignore[no-untyped-call]
             except grpc.RpcError:
                 continue
-            if len(answer.records) > 1:
+            if len(answer.records) >= least:
                 return float(answer.records[-1].choice.estimate.time_to_first_token_seconds)
     return 0.0
 
@@ -252,7 +256,7 @@ def _row(cluster: Cluster, result: Strike, expected: Sequence[Seen], tag: str) -
         if not after:
             continue
         gaps.append(max((b - a for a, b in zip([*before[-1:], *after], after, strict=False)), default=0.0))
-        if found and (predicted := predicted_seconds(cluster, tag, index)):
+        if found and (predicted := predicted_seconds(cluster, f"{tag}-{index}")):
             begun = max((moments[0] for moments in found if moments[0] < after[-1]), default=after[0])
             resumed = min((moment for moment in after if moment > begun), default=begun)
             replays.append((resumed - begun, predicted))
@@ -271,14 +275,15 @@ def _row(cluster: Cluster, result: Strike, expected: Sequence[Seen], tag: str) -
         "replay_seconds": max(measured for measured, _ in replays),
         "predicted_replay_seconds": max(predicted for _, predicted in replays),
         "late_seconds": max(
-            (late.times[1] - late.times[0] for late in result.late if len(late.times) > 1), default=0.0
+            (
+                late.times[1] - late.times[0] - predicted_seconds(cluster, f"{tag}-late-{index}", least=1)
+                for index, late in enumerate(result.late)
+                if late.times[0] > result.struck_at and len(late.times) > 1
+            ),
+            default=0.0,
         ),
         "freed_seconds": result.freed_seconds or 0.0,
     }
-
-
-def _worst_wait(requests: Sequence[Seen]) -> float:
-    return max((each.times[1] - each.times[0] for each in requests if len(each.times) > 1), default=0.0)
 
 
 def _is_good(row: Mapping[str, float], engine: EngineName, kind: str, how: str) -> bool:
@@ -287,9 +292,7 @@ def _is_good(row: Mapping[str, float], engine: EngineName, kind: str, how: str) 
     if engine != "mock":
         return _is_exact(row)
     limit_seconds = KILLED_SECONDS if how == "killed" else STOPPED_SECONDS
-    is_in_time = (
-        row["detected_seconds"] <= limit_seconds and row["late_seconds"] <= limit_seconds + row["worst_gap_seconds"]
-    )
+    is_in_time = max(row["detected_seconds"], row["late_seconds"]) <= limit_seconds
     return _is_exact(row) and is_in_time and row["replay_seconds"] <= REPLAY_MARGIN * row["predicted_replay_seconds"]
 
 
