@@ -22,7 +22,7 @@ from baton.errors import BatonError, InvalidFieldError, UnavailableError
 from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
-from baton.rpc.status import code_of
+from baton.rpc.status import GATEWAY_SILENT, code_of
 from baton.telemetry.tracing import RequestSpan, named_address
 from baton.wire.quantities import seconds_from_duration
 
@@ -210,7 +210,7 @@ class GatewayCall:
             await asyncio.sleep(_LOOK_SECONDS)
             self._num_looks += 1
             if self._streams and self._num_looks * _LOOK_SECONDS > _MOST_MISSED_BEATS * self._beat_seconds > 0:
-                raise UnavailableError("the gateway was silent", reason="SILENT_GATEWAY")
+                raise UnavailableError("the gateway was silent", reason=GATEWAY_SILENT)
 
     async def _beat(self) -> None:
         """Ask the engine for a sign of life while anybody waits for it."""

@@ -97,3 +97,67 @@ def test_a_grace_that_ends_before_another_node_speaks_ends_nothing(client: opena
 
     assert _text(client) == WHOLE
     assert len(cluster.decodes[1].requests) == 1
+
+
+def test_a_node_that_fails_what_moves_to_it_is_asked_once(loop: Loop, model_dir: Path) -> None:
+    """While the old one goes on there is time for another, and no reason to repeat the prompt."""
+    cluster = FakeCluster(model_dir, num_nodes=3)
+    _leave(cluster)
+
+    async def fail(request: Any) -> AsyncIterator[Any]:
+        raise UnavailableError("no room")
+        yield
+
+    cluster.decodes[1].script = fail
+    with (
+        loop.running(cluster) as running,
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{running.http_port}/v1", api_key="none", max_retries=0, timeout=20
+        ) as client,
+    ):
+        assert _text(client) == WHOLE
+    assert [len(node.requests) for node in cluster.decodes] == [1, 1, 1]
+
+
+def test_a_node_that_is_back_under_its_name_goes_on(loop: Loop, model_dir: Path) -> None:
+    """With what its process before has said."""
+    cluster = FakeCluster(model_dir, num_nodes=1)
+
+    async def restart(request: Any) -> AsyncIterator[Any]:
+        for index in range(3):
+            yield tokens(index, [echo_token(request, index)])
+        yield lambda _stream_id: ServeResponse(is_leaving=True)
+        cluster.decodes[0].script = None
+        while len(cluster.router.requests) < 2:  # noqa: ASYNC110 - the router of these tests tells nobody
+            await asyncio.sleep(0.01)
+        raise UnavailableError("its grace is over", reason="DRAINING")
+
+    cluster.decodes[0].script = restart
+    with (
+        loop.running(cluster) as running,
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{running.http_port}/v1", api_key="none", max_retries=0, timeout=5
+        ) as client,
+    ):
+        assert _text(client) == WHOLE
+
+
+def test_a_successor_that_leaves_before_its_first_token_keeps_nobody(loop: Loop, model_dir: Path) -> None:
+    """The first token of the third node ends both streams before it."""
+    cluster = FakeCluster(model_dir, num_nodes=3)
+    _leave(cluster)
+
+    async def leave_at_once(request: Any) -> AsyncIterator[Any]:
+        cluster.addresses.pop("decode-1")
+        yield lambda _stream_id: ServeResponse(is_leaving=True)
+        await asyncio.sleep(60)
+
+    cluster.decodes[1].script = leave_at_once
+    with (
+        loop.running(cluster) as running,
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{running.http_port}/v1", api_key="none", max_retries=0, timeout=20
+        ) as client,
+    ):
+        assert _text(client) == WHOLE
+        assert all(node.cancelled.wait(20) for node in cluster.decodes[:2])

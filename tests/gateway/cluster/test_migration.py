@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from baton.errors import InvalidFieldError, UnavailableError
-from baton.rpc.status import PEER_SILENT
+from baton.rpc.status import GATEWAY_SILENT, PEER_SILENT
 from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
 
 PROMPT = [104, 105, 106, 107, 108]
@@ -154,6 +154,21 @@ def test_silence_is_no_failure_as_long_as_tokens_come(client: openai.OpenAI, clu
     answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
 
     assert answer.baton["attempts"] == 6  # type: ignore[attr-defined]
+
+
+def test_a_pause_of_the_gateway_speaks_against_no_node(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """Which has ended its streams: they go on where their KV is, however often that happens."""
+
+    async def pause(request: Any) -> AsyncIterator[Any]:
+        index = len(request.output_token_ids)
+        yield tokens(index, [echo_token(request, index)])
+        raise UnavailableError("the gateway was silent", reason=GATEWAY_SILENT)
+
+    cluster.decodes[0].script = pause
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
+
+    assert answer.baton["attempts"] == 6  # type: ignore[attr-defined]
+    assert not cluster.decodes[1].requests
 
 
 def test_silence_without_a_token_is_given_up(loop: Loop, cluster: FakeCluster) -> None:

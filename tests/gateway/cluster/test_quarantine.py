@@ -167,6 +167,26 @@ def test_who_was_beside_it_is_not_charged(
     assert len([each for each in _seen(cluster) if list(each.prompt_token_ids) == POISON]) == 2
 
 
+@pytest.mark.parametrize("error", [ConnectionResetError(), NonFiniteLogitsError("NaN")])
+def test_equal_requests_that_one_node_fails_together_are_one_fall(
+    client: openai.OpenAI, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Choices of one request, for example: each is tried on another node."""
+    monkeypatch.setattr(DecodeCall, "_answers", lambda _call: asyncio.sleep(0, False))
+    together = asyncio.Barrier(6)
+
+    async def fail(request: Any) -> AsyncIterator[Any]:
+        await together.wait()
+        raise error
+        yield
+
+    cluster.decodes[0].script = fail
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=3, n=6)
+
+    assert [choice.text for choice in answer.choices] == ['"#$'] * 6
+    assert len(cluster.decodes[1].requests) == 6
+
+
 def _quarantine(gateway: RunningGateway) -> Any:
     return _get(gateway, "/ui/state")["quarantine"]
 

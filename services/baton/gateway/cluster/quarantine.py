@@ -90,6 +90,7 @@ class Quarantine:
         if case is not None and case.is_refused:
             raise self._refusal(generation, case)
         generation.is_suspect = case is not None
+        generation.num_falls = case.num_falls if case is not None else 0
 
     def judge(self, generation: GenerationState, error: BatonError) -> bool:
         """Take in how an attempt failed; return whether it counts as one of the request's own.
@@ -103,7 +104,8 @@ class Quarantine:
             return lost is None
         case = self._case(generation) or self._open(generation)
         num_new_tokens = len(generation.output_token_ids) - generation.num_resumed_tokens
-        case.num_falls = 1 if num_new_tokens >= _PROGRESS_TOKENS else case.num_falls + 1
+        num_falls = max(case.num_falls, generation.num_falls + 1)  # equal requests fall together, n of one for example
+        case.num_falls = generation.num_falls = 1 if num_new_tokens >= _PROGRESS_TOKENS else num_falls
         case.fell_seconds = self._clock()
         is_prime = lost is not None and (lost.num_streams <= _FEW_STREAMS or not num_new_tokens)
         generation.is_suspect = is_blamed or is_prime or case.num_falls > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
@@ -30,7 +31,7 @@ from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, F
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
-from baton.rpc.status import PEER_SILENT, without_address
+from baton.rpc.status import GATEWAY_SILENT, PEER_SILENT, without_address
 from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
@@ -114,7 +115,8 @@ class TokenStreams:
                     return ending
                 if len(generation.output_token_ids) > generation.num_resumed_tokens:
                     progress_seconds = clock()
-                is_starved = error.reason == PEER_SILENT and clock() < progress_seconds + self._token_timeout_seconds
+                is_silence = error.reason in (PEER_SILENT, GATEWAY_SILENT)
+                is_starved = is_silence and clock() < progress_seconds + self._token_timeout_seconds
                 if not self._quarantine.judge(generation, error) or is_starved:
                     generation.num_free_attempts += 1
                 if generation.num_attempts - generation.num_free_attempts >= self._max_attempts:
@@ -129,11 +131,13 @@ class TokenStreams:
         `on_first` is called once the node, or one that takes over from it, has said a token.
         """
         successor: asyncio.Task[Finished | None] | None = None
+        context = contextvars.copy_context()  # its trace: the node tells of leaving in none
 
         def leave(attempt: Attempt) -> None:
             nonlocal successor
             if not generation.sampling.HasField("prompt_logprob_count") and successor is None:
-                successor = asyncio.create_task(self._succeed(generation, take, attempt))
+                work = self._succeed(generation, take, attempt, on_first)
+                successor = asyncio.create_task(work, context=context)
 
         try:
             return await self._attempt(generation, take, leave, on_first)
@@ -145,26 +149,37 @@ class TokenStreams:
             if successor is not None:
                 successor.cancel()
 
-    async def _succeed(self, generation: GenerationState, take: TakeTokens, old: Attempt) -> Finished | None:
+    async def _succeed(
+        self, generation: GenerationState, take: TakeTokens, old: Attempt, on_first: Callable[[], None] | None
+    ) -> Finished | None:
         """Follow an attempt on another node while the old one goes on; its first token ends that."""
         assert generation.placement is not None
         leaving, problem = generation.placement.decode_node_id, ""
+
+        def give_up_old() -> None:
+            old.give_up()
+            if on_first is not None:
+                on_first()
+
         while True:
+            placement: Placement | None = None
             try:
                 output = list(generation.output_token_ids)  # what transfers are granted for
                 placement = await self._place(generation)
                 generation.num_free_attempts += 1
-                if placement.decode_node_id != leaving:
+                if placement.decode_node_id != leaving or old.ended.done():  # one that is back has the same name
                     is_remote = placement.HasField("prefix_pull") or placement.prefill_node_id
                     if is_remote or placement.estimate.time_to_first_token_seconds > _SHORT_SECONDS:
                         await self._warm(generation, placement, output)
                     target = placement.decode_node_id
                     log.info("stream_moves generation=%s from=%s to=%s", generation.name, leaving, target)
-                    return await self._follow_on(generation, take, old.give_up)
+                    return await self._follow_on(generation, take, give_up_old)
             except BatonError as error:
                 if old.ended.done():
                     raise
-                if error.message != problem:
+                if placement is not None:
+                    self._note_failure(generation, error)
+                elif error.message != problem:
                     problem = error.message
                     log.warning("move_failed generation=%s from=%s error=%r", generation.name, leaving, problem)
             await asyncio.sleep(_MOVE_PAUSE_SECONDS)
@@ -289,7 +304,7 @@ class TokenStreams:
     def _note_failure(self, generation: GenerationState, error: BatonError) -> None:
         placement = generation.placement
         assert placement is not None
-        if placement.decode_node_id not in generation.failed_node_ids:
+        if error.reason != GATEWAY_SILENT and placement.decode_node_id not in generation.failed_node_ids:
             generation.failed_node_ids.append(placement.decode_node_id)
         if error.reason == PEER_SILENT:
             self._silent_until[placement.decode_node_id] = asyncio.get_running_loop().time() + _SILENT_SECONDS

@@ -173,6 +173,8 @@ class GenerationState:
     """Tokens that were there when the last attempt began."""
     is_suspect: bool = False
     """Whether it may have ended a process: its next attempt is computed alone."""
+    num_falls: int = 0
+    """Passes and processes that had ended with it, or its equals, when its attempt began."""
     is_blamed: bool = False
     """Whether a pass failed that was its alone: what caches have of it is not used."""
     placement: Placement | None = None
