@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from baton.agent.machine_lock import machine_used_for
+import pytest
+
+from baton.agent.machine_lock import agent_process, machine_used_for, running_agent
 from baton.errors import UnavailableError
 
 
@@ -24,3 +27,14 @@ def _why_not(purpose: str, folder: Path) -> str:
             return ""
     except UnavailableError as error:
         return error.message
+
+
+def test_one_agent_serves_a_folder_and_can_be_found(tmp_path: Path) -> None:
+    """By its process id, for as long as it runs."""
+    assert agent_process(tmp_path) == 0
+    with running_agent(tmp_path):
+        assert agent_process(tmp_path) == os.getpid()
+        with pytest.raises(UnavailableError, match="runs already: `baton leave` ends it"), running_agent(tmp_path):
+            raise AssertionError("the folder is taken")
+
+    assert agent_process(tmp_path) == 0

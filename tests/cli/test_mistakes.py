@@ -90,7 +90,10 @@ MISTAKES = (
     Mistake(
         "serve gateway --model-dir {tmp} --host 192.0.2.1", "set api_keys_file; or pass --insecure if none but friends"
     ),
-    Mistake("up --host 0.0.0.0 --http-port {port} --grpc-port {other_port}", "have no certificates: pass --insecure"),
+    Mistake(
+        "up --host 0.0.0.0 --http-port {port} --grpc-port {other_port}",
+        "leave --host out and pass --lan, or pass --insecure",
+    ),
     Mistake("serve router --port many", "flag --port: Input should be a valid integer"),
     Mistake("serve router --port", "flag --port needs a value"),
     Mistake("serve router --config {tmp}/none.toml", "{tmp}/none.toml: "),

@@ -57,6 +57,8 @@ MAY_CALL = {
     "DecodeService/Generate": "gateway",
     "DecodeService/Serve": "gateway",
     "JoinService/Join": "joiner",
+    "JoinService/Enter": "joiner",
+    "JoinService/Invite": "admin",
     "PrefillService/Prefill": "node",
     "PrefillService/ProbeLink": "admin node",
     "RouterService/Register": "node",

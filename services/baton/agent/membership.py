@@ -30,6 +30,7 @@ class Membership:
         self._folder = folder
         self._answer_file = folder / "join.bin"
         self._address_file = folder / "join.address"
+        self.token_file = folder / "join.token"
         self.identity = TlsIdentity(folder / "node.crt", folder / "node.key", folder / "ca.crt", server_name)
 
     def key(self) -> bytes:
@@ -61,6 +62,23 @@ class Membership:
     def asked_address(self) -> str:
         """Return host:port from which the kept answer came."""
         return self._address_file.read_text("utf-8")
+
+    @property
+    def has_joined(self) -> bool:
+        """Return whether this machine belongs to a deployment."""
+        return self._answer_file.is_file()
+
+    def keep_token(self, text: str) -> Path:
+        """Keep a join token; return its file."""
+        write_private(self.token_file, text.encode("ascii"))
+        return self.token_file
+
+    def forget(self) -> None:
+        """Remove what is kept: without its key this machine is no member any more."""
+        identity = self.identity
+        own = (self._answer_file, self._address_file, self.token_file)
+        for file in (*own, identity.key_file, identity.cert_file, identity.ca_file):
+            file.unlink(missing_ok=True)
 
 
 def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> AssignedWorker:

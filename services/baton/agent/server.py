@@ -17,7 +17,7 @@ import grpc
 from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
 from baton.agent.logind import LogindEvents
-from baton.agent.machine_lock import machine_used_for
+from baton.agent.machine_lock import machine_used_for, running_agent
 from baton.agent.machine_sleep import SleepHandler, SleepWatch
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
@@ -114,7 +114,8 @@ async def serve(settings: AgentSettings) -> None:
     stop = asyncio.ensure_future(wait_for_stop_signal())
     try:
         if settings.is_joining:
-            await _join_and_supervise(settings, stop)
+            with running_agent(settings.state_folder):
+                await _join_and_supervise(settings, stop)
         else:
             await _supervise(settings, worker_command(settings, settings.worker_role), {}, stop)
     finally:

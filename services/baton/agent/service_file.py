@@ -22,6 +22,8 @@ class ServiceFile(NamedTuple):
     content: bytes
     start_command: Sequence[str]
     """Starts the service, and again with every boot or login."""
+    stop_command: Sequence[str]
+    """Ends it, for good."""
 
 
 def service_file(platform: Platform, command: Sequence[str], *, home: Path, is_root: bool) -> ServiceFile:
@@ -53,8 +55,9 @@ def _systemd(command: Sequence[str], home: Path, is_root: bool) -> ServiceFile:
         f"WantedBy={'multi-user.target' if is_root else 'default.target'}",
         "",
     )
-    control = ("systemctl", *(() if is_root else ("--user",)), "enable", "--now", _UNIT_NAME)
-    return ServiceFile(folder / _UNIT_NAME, "\n".join(lines).encode("utf-8"), control)
+    control = ("systemctl", *(() if is_root else ("--user",)))
+    start, stop = (*control, "enable", "--now", _UNIT_NAME), (*control, "disable", "--now", _UNIT_NAME)
+    return ServiceFile(folder / _UNIT_NAME, "\n".join(lines).encode("utf-8"), start, stop)
 
 
 def _systemd_word(word: str) -> str:
@@ -80,4 +83,5 @@ def _launchd(command: Sequence[str], home: Path, is_root: bool) -> ServiceFile:
         "StandardErrorPath": str(log / "baton-agent.log"),
     }
     path = folder / f"{LAUNCHD_LABEL}.plist"
-    return ServiceFile(path, plistlib.dumps(content), ("launchctl", "load", "-w", str(path)))
+    start, stop = ("launchctl", "load", "-w", str(path)), ("launchctl", "unload", "-w", str(path))
+    return ServiceFile(path, plistlib.dumps(content), start, stop)

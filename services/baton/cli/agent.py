@@ -58,6 +58,15 @@ def install(
         return
     if token:
         _write_private(token_file, token)
+    write_service(found)
+
+
+def write_service(found: ServiceFile) -> None:
+    """Write a service's file, and say what starts it.
+
+    Raises:
+        ConfigurationError: If it cannot be written.
+    """
     try:
         found.path.parent.mkdir(parents=True, exist_ok=True)
         found.path.write_bytes(found.content)

@@ -12,6 +12,9 @@ from baton import __version__
 
 COMMANDS = (
     "up",
+    "invite",
+    "join",
+    "leave",
     "serve",
     "agent",
     "chat",
@@ -25,6 +28,8 @@ COMMANDS = (
     "models",
 )
 """Each is a module of this package: its `app`, or its `command` with its `CONTEXT_SETTINGS`, if it has some."""
+_JOINING = ("invite", "join", "leave")
+"""These are functions of one module."""
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
@@ -45,6 +50,10 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name in names:
+        if name in _JOINING:
+            joining = importlib.import_module("baton.cli.joining")
+            app.command(name)(getattr(joining, name))
+            continue
         module = importlib.import_module(f"baton.cli.{name.replace('-', '_')}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)

@@ -15,7 +15,6 @@ from baton.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, help="Certificates and join token of a deployment (needs the extra `agent`).")
 
-_AUTHORITY_DAYS = 3650
 FOLDER = Annotated[Path, typer.Argument(help="Folder of the files.")]
 
 
@@ -26,22 +25,15 @@ def create(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Validity of the processes' certificate.")] = 365,
 ) -> None:
     """Make an authority, a certificate for the processes that you start, and a join secret."""
-    from baton.security.authority import certificate_request, create_authority, create_key
+    from baton.security.authority import AUTHORITY_LIFETIME, create_authority, deployment_files
     from baton.security.join_token import create_secret
 
     if folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"{folder} is not empty: its files would be replaced")
     now = datetime.now(UTC)
-    authority, key = create_authority(now, timedelta(days=_AUTHORITY_DAYS)), create_key()
-    certificate = authority.sign(
-        certificate_request(key, "baton"),
-        node_id="baton",
-        server_name=server_name,
-        now=now,
-        lifetime=timedelta(days=days),
-    )
+    authority = create_authority(now, AUTHORITY_LIFETIME)
+    files = dict(deployment_files(authority, server_name, now, timedelta(days=days)))
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files = {"ca.crt": authority.certificate, "ca.key": authority.key, "tls.crt": certificate, "tls.key": key}
     for name, content in (files | {"join.secret": create_secret().encode("ascii")}).items():
         _write(folder / name, content)
     print(f"{folder}: ca.crt, ca.key, tls.crt, tls.key, join.secret")
@@ -51,10 +43,10 @@ def create(
 def secret(name: Annotated[str, typer.Argument(help="Name of the Secret.")]) -> None:
     """Keep an authority and a join secret in a Secret of this pod's namespace, unless it is there already."""
     from baton.discovery.api_server import CONFLICT, RefusedError, own_api_server
-    from baton.security.authority import create_authority
+    from baton.security.authority import AUTHORITY_LIFETIME, create_authority
     from baton.security.join_token import create_secret
 
-    authority = create_authority(datetime.now(UTC), timedelta(days=_AUTHORITY_DAYS))
+    authority = create_authority(datetime.now(UTC), AUTHORITY_LIFETIME)
     files = {"ca.crt": authority.certificate, "ca.key": authority.key, "join.secret": create_secret().encode("ascii")}
     data = {key: base64.b64encode(content).decode("ascii") for key, content in files.items()}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -20,22 +19,22 @@ from baton.capacity.snapshot import NodeRole
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.cluster.router_call import DEFAULT_ROUTER
-from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
+from baton.cli.joining import DEMO, check_installed, show_invitation
+from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes, write_assignment
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
 from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wait_until
-from baton.cli.local.topology import NodeSpec, default_topology, read_topology
+from baton.cli.local.topology import NodeSpec, default_topology, read_topology, second_engine
 from baton.cli.models import pull
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.terminal.startup import QuietLines, StartingLine
 from baton.cli.terminal.tables import print_table
-from baton.errors import ConfigurationError
-from baton.node.settings import EngineName
+from baton.errors import BatonError, ConfigurationError
 from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
-from baton.weights.model_name import served_name_of
+from baton.weights.model_name import hub_name_of, served_name_of
 
 _Model = Annotated[
     str, typer.Option(help="Checkpoint folder, or org/name[@revision] of a hub; default: the demo model.")
@@ -63,6 +62,10 @@ _IsStrict = Annotated[
     bool, typer.Option("--strict", help="Refuse unknown fields and hints with 400.", envvar="BATON_GATEWAY_STRICT")
 ]
 """Settings of the gateway, to which they are passed on."""
+_IsLan = Annotated[
+    bool, typer.Option("--lan", help="Let other machines join, by mutual TLS, and print a code for the first.")
+]
+_StateDir = Annotated[Path, typer.Option(help="Folder for the cluster's certificates.", envvar="BATON_UP_STATE_DIR")]
 _IsInsecure = Annotated[bool, typer.Option("--insecure", help="Serve beyond loopback without TLS and without keys.")]
 
 
@@ -107,6 +110,8 @@ def command(
     client_ca_file: _ClientCaFile = "",
     is_strict: _IsStrict = False,
     is_insecure: _IsInsecure = False,
+    is_lan: _IsLan = False,
+    state_dir: _StateDir = Path("~/.local/state/baton-up"),
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
@@ -121,7 +126,7 @@ def command(
     configure_logging("up", log_level)
     if nodes and (prefill or decode):
         raise ConfigurationError("--nodes: its tables name the engines; leave out --prefill and --decode")
-    specs = read_topology(nodes) if nodes else default_topology(prefill, decode, second=_second_engine())
+    specs = read_topology(nodes) if nodes else default_topology(prefill, decode, second=second_engine())
     model_dir = _find_model(model)
     name = model_name or (served_name_of(model_dir) if model else "baton-demo")
     given = _given(
@@ -132,9 +137,27 @@ def command(
         client_ca_file=client_ca_file,
         strict="true" if is_strict else "",
     )
-    adapters, is_told = ",".join(lora or ()), is_verbose or log_level.lower() == "debug"
-    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, adapters, given, is_insecure)
-    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told))
+    adapters, is_told, ports = ",".join(lora or ()), is_verbose or log_level.lower() == "debug", (http_port, grpc_port)
+    site = LocalCluster(host, *ports, model_dir, name, log_level, adapters, given, is_insecure, state_dir)
+    _prepare(site, specs[0], hub_name_of(model_dir) if model else DEMO, is_lan=is_lan)
+    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_lan=is_lan))
+
+
+def _prepare(site: LocalCluster, spec: NodeSpec, model: str, *, is_lan: bool) -> None:
+    """Check that ports are free, and write down what machines run that join, now or by a later `baton invite`."""
+    check_ports_are_free(
+        site.host,
+        (
+            WantedPort(site.http_port, "HTTP", "--http-port or BATON_HTTP_PORT"),
+            WantedPort(site.grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
+        ),
+    )
+    if is_lan:
+        check_installed()
+    if site.lan_dir:
+        write_assignment(site, spec, model)
+    elif is_lan:
+        raise ConfigurationError(f"--lan: opens what is bound to loopback; leave out --host {site.host}")
 
 
 def _start(
@@ -143,23 +166,17 @@ def _start(
     start_timeout_seconds: float,
     *,
     is_verbose: bool,
+    is_lan: bool,
 ) -> int:
     """Check what can be known before anything runs, then run it; return the exit status."""
-    check_ports_are_free(
-        site.host,
-        (
-            WantedPort(site.http_port, "HTTP", "--http-port or BATON_HTTP_PORT"),
-            WantedPort(site.grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
-        ),
-    )
     if not site.is_insecure and not is_loopback(site.host):
         raise ConfigurationError(
             f"--host {site.host}: whoever reaches it from another machine would be believed, for the processes of "
-            "`baton up` have no certificates: pass --insecure, or start them by `baton serve` (docs/operations.md)"
+            "`baton up` have no certificates there: leave --host out and pass --lan, or pass --insecure"
         )
     console, plans = make_console(), plan_processes(site, specs)
     needs = check_site(site, specs, partial(_say_checked, console))
-    started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()})
+    started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()}, is_lan)
     return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose))
 
 
@@ -171,6 +188,8 @@ class _Started(NamedTuple):
     console: Console
     weight_bytes: Mapping[str, int]
     """That nodes load into main memory, by node id."""
+    is_lan: bool
+    """Whether other machines are let in."""
 
 
 async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose: bool) -> int:
@@ -220,6 +239,11 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     console.print(f"open [bold]{site.url}/ui[/] in a browser,", highlight=False)
     console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{_nodes_line(router)}[/] shows what the router knows.")
     console.print("Ctrl-C stops everything.\n")
+    if started.is_lan:
+        try:
+            await asyncio.to_thread(show_invitation, router, "", console)
+        except BatonError as error:
+            console.print(f"[bold red]No machine can join:[/] {error.message}", highlight=False, soft_wrap=True)
 
 
 async def _announce_one(plan: ProcessPlan, console: Console, line: StartingLine) -> None:
@@ -293,7 +317,3 @@ def _find_model(model: str) -> Path:
         remedy = "give the folder that has it beside the *.safetensors files"
         raise ConfigurationError(f"--model {folder}: it has no config.json; {remedy}")
     return folder.resolve()
-
-
-def _second_engine() -> EngineName:
-    return "mlx" if importlib.util.find_spec("mlx_lm") and importlib.util.find_spec("mlx.core") else "torch"

@@ -33,7 +33,7 @@ from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serial
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.channel import KV_WINDOW_BYTES, MAX_MESSAGE_BYTES
 from baton.rpc.status import PEER_SILENT, error_from_status, info_of
-from baton.security.tls import current_identity
+from baton.security.tls import identity_towards
 from baton.shm.lender import Loan
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class FastChannel:
         self._limits = limits
         self._staging = staging
         self._clock = clock
-        self._identity = current_identity()
+        self._identity = identity_towards(address)
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fast-kv")
         self._lock = threading.Lock()  # of what follows; held while the connection is made, by threads of the executor
         self._connection: ClientConnection | None = None

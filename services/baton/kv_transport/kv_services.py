@@ -35,7 +35,7 @@ from baton.rpc.error_interceptor import tolerant
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
 from baton.security.access import DEPLOYMENT, caller_of, current_caller, set_caller
-from baton.security.tls import current_identity
+from baton.security.tls import TlsIdentity, current_identity, identity_towards
 from baton.telemetry import names
 from baton.telemetry.tracing import named_address, note_status, rpc_attributes, span
 
@@ -165,13 +165,17 @@ class FastServer:
         """host:port under which other nodes reach it; empty before `start`."""
         self._advertised = advertised or (lambda port: host_port(host, port))
         self._host = host
-        self._wanted_port = port
-        identity = current_identity()
+        self._wanted_port = self._port = port
+        self._handler = handler
+        self._identity = current_identity()
+        self._servers = [self._made(host, port, identity_towards(host_port(host, port)))]
+
+    def _made(self, host: str, port: int, identity: TlsIdentity | None) -> GrpcSocketServer:
         server_name = identity.server_name if identity else DEPLOYMENT
-        self._server = GrpcSocketServer(
+        return GrpcSocketServer(
             host,
             port,
-            {PREFILL_PATH: _guarded(handler, named_address(host_port(host, port)), server_name)},
+            {PREFILL_PATH: _guarded(self._handler, named_address(host_port(host, port)), server_name)},
             limits=_LIMITS,
             tls=identity.server_context if identity else None,
         )
@@ -183,7 +187,7 @@ class FastServer:
             ConfigurationError: If the address cannot be bound.
         """
         try:
-            port = self._server.start()
+            port = self._port = self._servers[0].start()
         except OSError as error:
             raise ConfigurationError(
                 f"fast_port: cannot listen on {self._host}:{self._wanted_port}: {error}"
@@ -194,7 +198,20 @@ class FastServer:
 
     async def drain(self, grace_seconds: float) -> None:
         """Refuse new calls, wait for running ones, cut those that outlast the grace."""
-        await asyncio.to_thread(self._server.drain, grace_seconds)
+        await asyncio.gather(*(asyncio.to_thread(each.drain, grace_seconds) for each in self._servers))
+
+    async def open_outside(self) -> None:
+        """Serve beyond loopback too, on the same port and by TLS, from when that is opened, if it ever can be."""
+        if self._identity is None or self._identity.lan_file is None:
+            return
+        host = await self._identity.opened()
+        outside = self._made(host, self._port, self._identity)
+        try:
+            outside.start()
+        except OSError as error:
+            log.warning("fast_path_not_opened host=%s port=%d cause=%r", host, self._port, str(error))
+            return
+        self._servers.append(outside)
 
 
 def _guarded(handler: PrefillHandler, address: str, server_name: str) -> Callable[[ServerCall], None]:

@@ -22,5 +22,6 @@ def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
         PREFILL_SERVICE_NAME,
         partial(add_prefill_service, PrefillServicer(prefiller)),
         fast=fast,
+        run=fast.open_outside,
         on_hung=prefiller.streams.end_all,
     )

@@ -1,12 +1,13 @@
-"""JoinService: takes in pods, and machines that hold a token or a certificate, on a port of its own.
+"""JoinService: takes in pods, and machines that hold a token, a certificate or a code, on a port of its own.
 
-It bounds wrong tokens.
+It bounds wrong tokens and codes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections import OrderedDict, deque
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from baton import __version__
 from baton.discovery.lan import announced
-from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError
+from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
@@ -31,7 +34,8 @@ from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, host_port
 from baton.security.access import RESERVED_NAMES
 from baton.security.authority import Authority
-from baton.security.join_token import JoinPasses, read_secret
+from baton.security.join_code import LIFETIME, CodeExchange, Invitations
+from baton.security.join_token import JoinPasses, JoinToken, create_pass, first_certificate, read_secret
 from baton.wire.node_roles import role_to_proto
 
 MAX_FAILURES = 5
@@ -61,10 +65,11 @@ class AttemptLimit:
             failures.popleft()
         if failures and len(failures) >= MAX_FAILURES:
             seconds = WINDOW_SECONDS - (self._clock() - failures[0])
-            raise OverloadedError(f"too many wrong tokens from {address}; again in {seconds:.0f} s", reason="JOIN_RATE")
+            what = "wrong tokens or codes"
+            raise OverloadedError(f"too many {what} from {address}; again in {seconds:.0f} s", reason="JOIN_RATE")
 
     def note_failure(self, address: str) -> None:
-        """Remember a wrong token."""
+        """Remember a wrong token or code."""
         self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock())
         self._failures.move_to_end(address)
         if len(self._failures) > MAX_ADDRESSES:
@@ -77,6 +82,10 @@ SERVICE_NAME = messages.DESCRIPTOR.services_by_name["JoinService"].full_name
 _LIMITS = PortLimits(request_bytes=64 << 10, num_streams=16, num_ping_strikes=2)
 """Of strangers: a request has a name, a secret and a certificate request."""
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
+_ENTER_SECONDS = 15.0
+_DIAL_SECONDS = 3.0
+_CLOCK_SKEW = timedelta(minutes=5)
+"""Certificates begin so much earlier, and grants of routers are taken so much later."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
@@ -101,18 +110,21 @@ class JoinPolicy:
     """The same of the cache index; empty: none."""
     pods: PodEnrolment | None = None
     """Knows pods; None: none joins."""
+    secret: str = ""
+    """Of which passes are made; empty where no machine can join."""
 
 
 class JoinServicer(service.JoinServiceServicer):
-    """Checks tokens and answers those who hold the right one."""
+    """Checks tokens and codes, and answers those who hold the right one."""
 
-    def __init__(self, policy: JoinPolicy, limit: AttemptLimit) -> None:
+    def __init__(self, policy: JoinPolicy, limit: AttemptLimit, invitations: Invitations) -> None:
         self._policy = policy
         self._limit = limit
+        self._invitations = invitations
 
     async def Join(self, request: messages.JoinRequest, context: Context) -> messages.JoinResponse:  # noqa: N802
         """Take a machine or a pod in, or renew its certificate."""
-        address, now = _host_of(context.peer()), datetime.now(UTC)
+        address, now = host_of(context.peer()), datetime.now(UTC)
         pods, passes = self._policy.pods, self._policy.passes
         try:
             if pods and request.service_account_token:
@@ -124,10 +136,85 @@ class JoinServicer(service.JoinServiceServicer):
             with passes.used_by(request.node_id, request.secret, now):
                 return await asyncio.to_thread(join, self._policy, request, now)
         except AuthenticationError:
-            self._limit.check(address)
-            self._limit.note_failure(address)
-            log.warning("join_refused peer=%s node=%r", address, request.node_id[:63])
+            self._note_refusal(address, request.node_id)
             raise
+
+    async def Enter(  # noqa: N802
+        self, requests: AsyncIterator[messages.EnterRequest], context: Context
+    ) -> AsyncIterator[messages.EnterResponse]:
+        """Give a token to a machine that proves to know a code."""
+        address, node_id = host_of(context.peer()), ""
+        try:
+            async with asyncio.timeout(_ENTER_SECONDS):
+                begin = (await anext(requests, messages.EnterRequest())).begin
+                newcomer = _newcomer(begin.newcomer)
+                number, node_id = newcomer.code_number, newcomer.node_id
+                exchange = CodeExchange(self._invitations.words_of(number), begin.newcomer, is_router=True)
+                expected = exchange.take(begin.element)
+                yield messages.EnterResponse(element=exchange.element)
+                self._invitations.check(number, expected, (await anext(requests, messages.EnterRequest())).proof)
+                outcome = await self._outcome(newcomer, address)
+                yield messages.EnterResponse(sealed=exchange.seal(outcome.SerializeToString()))
+        except AuthenticationError:
+            self._note_refusal(address, node_id)
+            raise
+        except TimeoutError as error:
+            raise UnavailableError(f"nothing was said for {_ENTER_SECONDS:.0f} s") from error
+
+    async def _outcome(self, newcomer: messages.Newcomer, address: str) -> messages.EnterOutcome:
+        problem = _disagreement(newcomer, datetime.now(UTC)) or await _blockade(address, newcomer.worker_port)
+        now, number = datetime.now(UTC), newcomer.code_number
+        problem = self._invitations.problem(number, now) or problem  # nothing is awaited from here until it is used
+        if problem:
+            log.warning("join_refused peer=%s node=%r cause=%r", address, newcomer.node_id, problem)
+            return messages.EnterOutcome(problem=problem)
+        self._invitations.use(number, newcomer.node_id)
+        shown = create_pass(self._policy.secret, ends_at=now + LIFETIME, node_id=newcomer.node_id)
+        return messages.EnterOutcome(token=JoinToken(shown, first_certificate(self._policy.authority.certificate)).text)
+
+    def _note_refusal(self, address: str, node_id: str) -> None:
+        self._limit.check(address)
+        self._limit.note_failure(address)
+        log.warning("join_refused peer=%s node=%r", address, node_id[:63])
+
+
+def _newcomer(content: bytes) -> messages.Newcomer:
+    try:
+        newcomer = messages.Newcomer.FromString(content)
+    except DecodeError as error:
+        raise InvalidFieldError("begin.newcomer", f"expected a Newcomer: {error}") from error
+    if not _NODE_ID.fullmatch(newcomer.node_id):
+        expected = "expected 1 to 63 characters of a-z 0-9 -"
+        raise InvalidFieldError("begin.newcomer.node_id", f"{expected}, got {newcomer.node_id[:80]!r}")
+    return newcomer
+
+
+def _disagreement(newcomer: messages.Newcomer, now: datetime) -> str:
+    """Return what of a machine does not fit the deployment, and the remedy; empty: all fits."""
+    if newcomer.version != __version__:
+        return f"Baton is {newcomer.version[:40]} here and {__version__} at the router: install the same on both"
+    ahead = newcomer.clock.ToDatetime(UTC) - now
+    if abs(ahead) > _CLOCK_SKEW:
+        apart = f"{abs(ahead).total_seconds():.0f} s {'ahead of' if ahead > timedelta() else 'behind'} the router's"
+        return (
+            f"this machine's clock is {apart}: set it (`sudo timedatectl set-ntp true`, `sudo sntp -sS time.apple.com`)"
+        )
+    return ""
+
+
+async def _blockade(host: str, port: int) -> str:
+    """Return what keeps this router from a machine, where it listens while it asks; empty: nothing does."""
+    if not port:
+        return ""
+    try:
+        async with asyncio.timeout(_DIAL_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port)
+    except OSError as error:  # a timeout is one
+        why = os.strerror(error.errno) if error.errno else "no answer"
+        remedy = f"let it through the firewall there (`sudo ufw allow {port}/tcp`; macOS: allow incoming connections)"
+        return f"the router does not reach port {port} of this machine at {host} ({why}): {remedy}"
+    writer.close()
+    return ""
 
 
 def _is_member(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> bool:
@@ -168,7 +255,13 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
 
 @asynccontextmanager
 async def running_join_service(
-    settings: JoinSettings, host: str, router_port: int, cache_index_address: str, pods: PodEnrolment | None = None
+    settings: JoinSettings,
+    host: str,
+    router_port: int,
+    cache_index_address: str,
+    pods: PodEnrolment | None = None,
+    *,
+    invitations: Invitations | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve, and announce if the settings say so, as long as the context lasts.
 
@@ -177,7 +270,7 @@ async def running_join_service(
     """
     server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False, limits=_LIMITS)
     policy = replace(_policy(settings, router_port, cache_index_address), pods=pods)
-    servicer = JoinServicer(policy, AttemptLimit(time.monotonic))
+    servicer = JoinServicer(policy, AttemptLimit(time.monotonic), invitations or Invitations())
     server.add(SERVICE_NAME, partial(service.add_JoinServiceServicer_to_server, servicer))
     async with AsyncExitStack() as stack:
         await server.start()
@@ -195,17 +288,19 @@ def _policy(settings: JoinSettings, router_port: int, cache_index_address: str) 
     if assignments_file:
         read_assignments(assignments_file)  # a mistake in it is told at the start
     cache_index_port = cache_index_address.rpartition(":")[2]
+    secret = read_secret(secret_file) if secret_file else ""
     return JoinPolicy(
-        JoinPasses(read_secret(secret_file)) if secret_file else None,
+        JoinPasses(secret) if secret else None,
         Authority.read(ca_file, key_file),
         assignments_file,
         settings.tls_server_name,
         timedelta(days=settings.join_certificate_days),
         settings.join_router_address or f":{router_port}",
         settings.join_cache_index_address or (f":{cache_index_port}" if cache_index_port else ""),
+        secret=secret,
     )
 
 
-def _host_of(peer: str) -> str:
+def host_of(peer: str) -> str:
     """Return the host of gRPC's name of a peer, e.g. "ipv4:10.0.0.7:50123"."""
     return peer.partition(":")[2].rpartition(":")[0] or peer

@@ -19,6 +19,7 @@ from baton.kv.kv_format import KvDtype
 from baton.router.admission.admitted_work import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, NodeTable, Outcome, Report
 from baton.security.access import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
+from baton.security.exposure import is_loopback
 from baton.v1 import generation_pb2
 from baton.wire.kv import (
     abilities_from_proto,
@@ -304,14 +305,24 @@ def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.Re
     return router_service_pb2.RegisterResponse(registered=registered)
 
 
-def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.RegisterResponse:
-    """Return the notice that names the nodes which a decode node may call."""
+def peers_to_proto(nodes: tuple[NodeDescription, ...], lan_host: str = "") -> router_service_pb2.RegisterResponse:
+    """Return the notice that names the nodes which a decode node may call.
+
+    Args:
+        nodes: Those.
+        lan_host: For a node of another machine: where it reaches those that listen on loopback here; empty: it is here.
+    """
+
+    def reached(address: str) -> str:
+        host, _, port = address.rpartition(":")
+        return f"{lan_host}:{port}" if lan_host and is_loopback(host) else address
+
     peers = [
         router_service_pb2.Peer(
             node_id=node.node_id,
-            address=node.address,
+            address=reached(node.address),
             epoch=node.epoch,
-            fast_address=node.fast_address,
+            fast_address=reached(node.fast_address),
             role=role_to_proto(node.role),
         )
         for node in nodes

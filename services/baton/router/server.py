@@ -11,8 +11,10 @@ from functools import partial
 
 from baton.config.container_limits import Memory, machine_memory, usable_memory
 from baton.config.memory_budget import Claim, room_in, share_out
+from baton.installation import lacking
 from baton.internal.v1 import router_service_pb2 as messages
 from baton.internal.v1 import router_service_pb2_grpc as service
+from baton.internal.v1.join_service_pb2_grpc import add_JoinServiceServicer_to_server
 from baton.router.admission.control import AdmissionControl
 from baton.router.in_flight import MAX_ENTRIES
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
@@ -21,6 +23,7 @@ from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.security.tls import current_identity
 from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -82,17 +85,30 @@ def placements_within(memory: Memory, machine: Memory) -> int:
 @asynccontextmanager
 async def _joining(settings: RouterSettings, server: GrpcServer) -> AsyncIterator[None]:
     """Serve, and let machines and pods join if the settings want that; this router's own certificate comes first."""
-    if not settings.join_port:
+    identity = current_identity()
+    opens_later = identity is not None and identity.lan_file is not None
+    if not settings.join_port or (opens_later and lacking("agent")):
         await server.start()
         yield
         return
-    from baton.router import join_verification, pod_enrolment  # their packages are no part of the base installation
+    from baton.router import invitations, join_verification, pod_enrolment  # whose packages are in an extra
+    from baton.security.join_code import Invitations
 
     async with AsyncExitStack() as stack:
+        codes, door, address = Invitations(), None, host_port(settings.announce_address, settings.join_port)
+        if identity and opens_later:
+            door = invitations.LanDoor(settings, identity, server, codes, stack)
+        inviting = invitations.InviteServicer(codes, door, address if settings.join_secret_file else "")
+        server.add(join_verification.SERVICE_NAME, partial(add_JoinServiceServicer_to_server, inviting))
         pods = await stack.enter_async_context(pod_enrolment.signing_router(settings)) if settings.join_pods else None
         port, index = await server.start(), settings.cache_index_address
-        joining = join_verification.running_join_service(settings, settings.host, port, index, pods)
-        await stack.enter_async_context(joining)
+        if door is None:
+            joining = join_verification.running_join_service(
+                settings, settings.host, port, index, pods, invitations=codes
+            )
+            await stack.enter_async_context(joining)
+        elif host := door.host:
+            await door.open(host)  # it was open when this router was started again
         yield
 
 

@@ -25,7 +25,9 @@ from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescriptio
 from baton.router.placer import Placer
 from baton.router.proto import peers_to_proto, registered_to_proto, reports_from_proto
 from baton.router.state import RouterState
-from baton.security.access import current_caller
+from baton.security.access import Party, current_caller
+from baton.security.exposure import is_loopback
+from baton.security.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.wire.quantities import duration_from_seconds, profile_to_proto
@@ -101,6 +103,7 @@ class NodeRegistrations:
         metrics: Metrics | None = None,
         now_nanoseconds: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._identity = current_identity()
         self._now_nanoseconds = now_nanoseconds
         self._state = state
         self._admission = admission
@@ -168,6 +171,7 @@ class NodeRegistrations:
         if session.node is not None:
             raise InvalidFieldError("report", "node must be sent once, as the first message")
         current_caller().check_speaks_for(description.node_id)
+        self._check_address(description)
         if description.epoch > self._now_nanoseconds() + MAX_CLOCK_LEAD_NANOSECONDS:
             problem = (
                 f"expected a start of the process, got {description.epoch}, more than a day from now: set its clock"
@@ -194,6 +198,14 @@ class NodeRegistrations:
         if self._is_closed:
             session.end()
 
+    def _check_address(self, description: NodeDescription) -> None:
+        """Check that a node of another machine does not name a port of this one, where loopback is believed."""
+        identity = self._identity
+        if identity and identity.lan_file and current_caller().party is Party.NODE:
+            for address in filter(None, (description.address, description.fast_address)):
+                if is_loopback(address.rpartition(":")[0]):
+                    raise InvalidFieldError("node.address", f"{address} is no address by which other machines reach it")
+
     def _tell_peers(self, changed: NodeDescription) -> None:
         """Tell the other decode nodes of a model that a node of it has come or gone."""
         for session in self._sessions.values():
@@ -206,8 +218,10 @@ class NodeRegistrations:
     def _peers_of(self, description: NodeDescription) -> messages.RegisterResponse:
         """Return the notice of all other nodes of a node's model."""
         nodes = self._state.nodes.of_model(description.model_id)
+        identity, is_here = self._identity, is_loopback(description.address.rpartition(":")[0])
         return peers_to_proto(
-            tuple(node.description for node in nodes if node.description.node_id != description.node_id)
+            tuple(node.description for node in nodes if node.description.node_id != description.node_id),
+            identity.lan_host() if identity and not is_here else "",
         )
 
 

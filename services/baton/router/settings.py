@@ -129,6 +129,8 @@ class JoinSettings(ServerTlsSettings):
     def _check_join(self) -> Self:
         machines = () if self.join_pods and not self.join_secret_file else ("join_secret_file", "join_assignments_file")
         needed = {name: getattr(self, name) for name in (*machines, "join_authority_key_file")}
+        if self.tls_lan_dir:  # what is needed is there once it opens
+            return self
         if self.announce_address and not self.join_port:
             raise ValueError("announce_address: there is nothing to announce without join_port")
         if not self.join_port:

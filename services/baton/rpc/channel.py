@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from baton.security.tls import current_identity
+from baton.security.tls import identity_towards
 
 KEEPALIVE_MILLISECONDS = 2_000
 """Pause between pings while calls are open, whatever comes meanwhile."""
@@ -47,7 +47,7 @@ def open_channel(address: str, *, is_dedicated: bool = False) -> grpc.aio.Channe
     `is_dedicated`: it has a connection of its own, as KV streams do, so that tokens never wait behind them.
     """
     options: tuple[tuple[str, object], ...] = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
-    identity = current_identity()
+    identity = identity_towards(address)
     if identity is None:
         return grpc.aio.insecure_channel(address, options=options)
     options += (("grpc.ssl_target_name_override", identity.server_name),)

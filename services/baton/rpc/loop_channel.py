@@ -24,7 +24,7 @@ from baton.grpc_sockets.loop_connection import CANCELLED_HERE, LoopCall, LoopCon
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.rpc.channel import CONNECT_MILLISECONDS, MAX_MESSAGE_BYTES
 from baton.rpc.status import status_of
-from baton.security.tls import current_identity
+from baton.security.tls import identity_towards
 from baton.telemetry import names
 from baton.telemetry.tracing import is_tracing, note_status, rpc_attributes, span
 
@@ -55,7 +55,7 @@ class LoopChannel:
         parts = [part.strip() for part in address.split(",")] if is_balanced else [address]
         self._places = [_place(part) for part in parts]
         self._address, self._addresses = parts[0], address
-        self._identity = current_identity()
+        self._identity = identity_towards(parts[0])
         self._is_balanced = is_balanced
         self._resolving: asyncio.Future[Any] | None = None
         self._known: Sequence[_Place] = ()

@@ -69,19 +69,30 @@ class GrpcServer:
         if self._identity and demands_certificate:
             self._health_port = self._identity.health_port
         self._probed = grpc.aio.server() if self._health_port else None
-        options = (("grpc.so_reuseport", int(is_shared)), *limits.options(), *_OPTIONS)
-        interceptors = (
-            *self._public.interceptors,
-            *server_interceptors(address),
-            *self._access_interceptors(is_public=public is not None),
-            ErrorInterceptor(),
-        )
-        if limits.has_gzip:
-            options, interceptors = (*options, *OPTIONS), (*interceptors, InflatingInterceptor(limits.request_bytes))
-        self._server = grpc.aio.server(options=options, interceptors=interceptors)
+        self._options = (("grpc.so_reuseport", int(is_shared)), *limits.options(), *_OPTIONS)
+        self._limits = limits
+        opens_later = self._identity is not None and self._identity.lan_file is not None
+        self._server = self._made([] if opens_later else self._access_interceptors(is_public=public is not None))
+        self._outside: grpc.aio.Server | None = None
+        """Listens beyond loopback, from when that is opened."""
+        self._opening: asyncio.Task[None] | None = None
+        self._opens_later = opens_later
         self._health = Health()
+        self._registers: list[Callable[[grpc.aio.Server], None]] = []
         self._names: list[str] = []
         self.port = 0
+
+    def _made(self, access: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        interceptors = (
+            *self._public.interceptors,
+            *server_interceptors(self._address),
+            *access,
+            ErrorInterceptor(),
+        )
+        options, limits = self._options, self._limits
+        if limits.has_gzip:
+            options, interceptors = (*options, *OPTIONS), (*interceptors, InflatingInterceptor(limits.request_bytes))
+        return grpc.aio.server(options=options, interceptors=interceptors)
 
     def _access_interceptors(self, *, is_public: bool) -> Sequence[grpc.aio.ServerInterceptor]:
         """Return what tells callers apart; nothing does without TLS, where none has a name."""
@@ -97,6 +108,7 @@ class GrpcServer:
         `service_name` is the full name, e.g. "baton.internal.v1.RouterService".
         """
         register(self._server)
+        self._registers.append(register)
         self._names.append(service_name)
 
     async def start(self, *, is_serving: bool = True) -> int:
@@ -109,7 +121,7 @@ class GrpcServer:
         if self._public.has_reflection:
             reflect(self._server, self._names)
         try:
-            if credentials := self._credentials():
+            if not self._opens_later and (credentials := self._credentials()):
                 self.port = self._server.add_secure_port(self._address, credentials)
             else:
                 self.port = self._server.add_insecure_port(self._address)
@@ -119,7 +131,26 @@ class GrpcServer:
         self.set_serving(is_serving)
         await self._server.start()
         log.info("grpc_listening address=%s port=%d services=%s", self._address, self.port, ",".join(self._names))
+        if self._opens_later:
+            self._opening = asyncio.create_task(self._open_outside())
         return self.port
+
+    async def _open_outside(self) -> None:
+        """Serve the same beyond loopback, on the same port and by TLS, from when that is opened."""
+        assert self._identity is not None
+        address = f"{await self._identity.opened()}:{self.port}"
+        outside = self._made(self._access_interceptors(is_public=False))
+        for register in self._registers:
+            register(outside)
+        self._health.serve_on(outside)
+        try:
+            outside.add_secure_port(address, self._identity.server_credentials())
+            await outside.start()
+        except (RuntimeError, ConfigurationError) as error:
+            log.error("lan_not_served address=%s cause=%r", address, str(error))
+            return
+        self._outside = outside
+        log.info("lan_served address=%s services=%s", address, ",".join(self._names))
 
     def _credentials(self) -> grpc.ServerCredentials | None:
         if self._identity:
@@ -158,7 +189,9 @@ class GrpcServer:
         self._health.stop()
         await asyncio.sleep(pause_seconds)
         self._health.end_watches()
-        await self._server.stop(grace_seconds)
+        if self._opening:
+            self._opening.cancel()
+        await asyncio.gather(*(each.stop(grace_seconds) for each in (self._server, self._outside) if each))
         if self._probed:
             await self._probed.stop(0)
         log.info("grpc_stopped port=%d", self.port)

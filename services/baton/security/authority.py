@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.installation import install_line
+from baton.security.join_token import create_secret
 
 try:
     from cryptography import x509
@@ -21,6 +23,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"joining needs the package cryptography: {install_line('agent')}") from missing
 
+AUTHORITY_LIFETIME = timedelta(days=3650)
 _CLOCK_SKEW = timedelta(minutes=5)
 """Certificates begin so much earlier: the clock of a machine that joins may be behind."""
 
@@ -123,6 +126,26 @@ def create_authority(now: datetime, lifetime: timedelta) -> Authority:
         .sign(key, hashes.SHA256())
     )
     return Authority(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def deployment_files(authority: Authority, server_name: str, now: datetime, lifetime: timedelta) -> Mapping[str, bytes]:
+    """Return the files of a deployment's own processes by name: the authority's, and a certificate that they share."""
+    key = create_key()
+    certificate = authority.sign(
+        certificate_request(key, "baton"), node_id="baton", server_name=server_name, now=now, lifetime=lifetime
+    )
+    return {"ca.crt": authority.certificate, "ca.key": authority.key, "tls.crt": certificate, "tls.key": key}
+
+
+def renew_deployment(folder: Path, server_name: str, now: datetime) -> None:
+    """Make the files of a deployment, a join secret among them, where they are missing, and its certificate anew."""
+    own, key_file, secret_file = folder / "ca.crt", folder / "ca.key", folder / "join.secret"
+    is_made = own.is_file() and key_file.is_file()
+    authority = Authority.read(own, key_file) if is_made else create_authority(now, AUTHORITY_LIFETIME)
+    for name, content in deployment_files(authority, server_name, now, timedelta(days=365)).items():
+        write_private(folder / name, content)
+    if not secret_file.is_file():
+        write_private(secret_file, create_secret().encode("ascii"))
 
 
 def create_key() -> bytes:

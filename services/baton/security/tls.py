@@ -7,6 +7,7 @@ connect, or be connected to.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from baton.security.exposure import ExposureSettings, is_loopback
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
@@ -40,6 +43,22 @@ class TlsIdentity:
     """Name that every server's certificate bears."""
     health_port: int = 0
     """Port on which health is served without TLS; 0: none."""
+    lan_file: Path | None = None
+    """Of `baton up`: once this file has the machine's address, servers listen there too, by TLS; on loopback, where
+    they listen from the start, connections have none. None: all connections have TLS."""
+
+    def lan_host(self) -> str:
+        """Return the address where servers listen beyond loopback; empty: they do not, or there is no such file."""
+        try:
+            return self.lan_file.read_text("ascii") if self.lan_file else ""
+        except OSError:
+            return ""
+
+    async def opened(self) -> str:
+        """Return that address, as soon as there is one."""
+        while not (host := self.lan_host()):  # another process writes it  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        return host
 
     def stamp(self) -> tuple[int, ...]:
         """Return what changes whenever a file of the certificate is replaced."""
@@ -207,6 +226,9 @@ class TlsSettings(BaseSettings):
     """Certificates of the authorities that peers' certificates must come from, PEM."""
     tls_server_name: str = Field(default="baton", min_length=1)
     """Name that every server's certificate bears, whatever its address."""
+    tls_lan_dir: Path | None = None
+    """Folder of `baton up`, which opens to other machines once there is a file `address` in it; loopback stays without
+    TLS, and all else has it, by the files ca.crt, tls.crt and tls.key that are there by then."""
     tls_enrol_address: str = ""
     """For pods: host:port where routers sign this process's certificate, which it writes to tls_cert_file and
     tls_key_file and renews, for the token of its service account. Empty: both files are there."""
@@ -235,6 +257,9 @@ class TlsSettings(BaseSettings):
 
     def tls_identity(self) -> TlsIdentity | None:
         """Return who this process is; None: connections have no TLS."""
+        if (folder := self.tls_lan_dir) is not None:
+            files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+            return TlsIdentity(*files, self.tls_server_name, lan_file=folder / "address")
         if self.tls_cert_file is None or self.tls_key_file is None or self.tls_ca_file is None:
             return None
         return TlsIdentity(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
@@ -279,3 +304,10 @@ def secured_by(identity: TlsIdentity | None) -> Iterator[None]:
 def current_identity() -> TlsIdentity | None:
     """Return the identity of the context; None: no TLS."""
     return _CURRENT.get()
+
+
+def identity_towards(address: str) -> TlsIdentity | None:
+    """Return the identity of the context for connections to host:port; None: no TLS."""
+    identity = _CURRENT.get()
+    is_spared = identity and identity.lan_file and is_loopback(address.rpartition(":")[0])
+    return None if is_spared else identity

@@ -52,3 +52,10 @@ def served_name_of(folder: Path) -> str:
     if resolved.parent.name == "snapshots" and (found := _CACHE_FOLDER.fullmatch(resolved.parents[1].name)):
         return f"{found[1]}/{found[2]}"
     return resolved.name
+
+
+def hub_name_of(folder: Path) -> str:
+    """Return how other machines name the model in a folder: `org/name@commit` of a hub's, else the folder."""
+    resolved = folder.resolve()
+    name = served_name_of(folder)
+    return f"{name}@{resolved.name}" if "/" in name else str(resolved)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from baton.agent.child import STOP_GRACE_SECONDS
-from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
+from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes, write_assignment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import NodeSpec
 from baton.cli.serve import load_service, take_option
 from baton.config.settings import load_settings, parse_flags
 from baton.errors import ConfigurationError
+from baton.router.machine_assignments import assigned, read_assignments
 
 
 @pytest.fixture
@@ -150,3 +151,26 @@ def test_workers_drain_long_before_they_are_killed(site: LocalCluster) -> None:
     worker = next(plan for plan in plans if plan.role == "decode")
 
     assert float(_value(worker, "drain-seconds")) < STOP_GRACE_SECONDS / 2
+
+
+def test_what_joins_runs_what_runs_here(site: LocalCluster, tmp_path: Path) -> None:
+    """The same model, by the name that other machines have for it, in the same number formats; nobody else reads it."""
+    lan = replace(site, state_dir=tmp_path / "state")
+    folder = tmp_path / "state" / str(site.http_port)
+    folder.mkdir(parents=True)
+    (folder / "address").write_text("192.168.1.5")  # of an earlier time
+
+    write_assignment(lan, NodeSpec("worker", "torch", options={"dtype": "bfloat16"}), "org/name@abc")
+
+    found = assigned(read_assignments(folder / "assignments.toml"), "any-mac")
+    assert (found.role, found.settings["model_dir"], found.settings["dtype"]) == ("worker", "org/name@abc", "bfloat16")
+    assert found.settings["model_name"] == "tiny"
+    assert not (folder / "address").exists()
+
+
+def test_every_process_knows_where_the_door_is(site: LocalCluster, tmp_path: Path) -> None:
+    """It opens later, for all of them at once; the router alone takes machines in."""
+    plans = plan_processes(replace(site, state_dir=tmp_path), (NodeSpec("worker", "mock"),))
+
+    assert {_value(plan, "tls-lan-dir") for plan in plans} == {str(tmp_path / str(site.http_port))}
+    assert [plan.role for plan in plans if any("--join-port=" in text for text in plan.child.arguments)] == ["router"]

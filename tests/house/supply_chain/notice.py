@@ -23,7 +23,8 @@ _MOST_CHARACTERS = 120
 """Of a licence's name; some packages put the text there."""
 _HEAD = """# Notice
 
-Baton is under Apache-2.0 ([LICENSE](LICENSE)). Its wheel holds nothing of others. What it installs, and its images
+Baton is under Apache-2.0 ([LICENSE](LICENSE)). Its wheel holds nothing of others but the word list of BIP-39
+(`baton/security/words.txt`, MIT, Copyright (c) 2013 Pavol Rusnak). What it installs, and its images
 hold, are the packages below, unchanged, each under the licence that it names itself and with that licence's text in
 its folder `dist-info` (PyTorch's packages for NVIDIA GPUs bring NVIDIA's libraries under NVIDIA's licences).
 

@@ -47,10 +47,16 @@ def ask_router(
         ConfigurationError: If the TLS files of the environment are incomplete.
         BatonError: If the router cannot be reached or refuses; the message names the address.
     """
+    stub_of = router_service_pb2_grpc.RouterServiceStub
+    return call_router(address, lambda channel: question(stub_of(channel)))  # type: ignore[no-untyped-call]
+
+
+def call_router(address: str, question: Callable[[grpc.aio.Channel], Awaitable[AnswerT]]) -> AnswerT:
+    """Return the answer of any service where the router is; raises what `ask_router` does."""
 
     async def ask() -> AnswerT:
         async with open_channel(address) as channel:
-            return await question(router_service_pb2_grpc.RouterServiceStub(channel))  # type: ignore[no-untyped-call]
+            return await question(channel)
 
     try:
         with secured_by(load_settings(CommandTlsSettings, {}).tls_identity()):

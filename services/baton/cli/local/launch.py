@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -14,13 +15,16 @@ from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
 from baton.config.settings import flag_of, load_settings
+from baton.errors import ConfigurationError
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.settings import GatewaySettings
 from baton.node.settings import NodeSettings
 from baton.rpc.server import host_port
+from baton.security.exposure import is_loopback
 
-ROUTER_PORT_OFFSET = 10
-"""The router's port above the REST API's, if free: 8010 by default, where `baton plan` and `baton nodes` look."""
+_JOIN = "join service"
+PORT_OFFSETS = {"router": 10, "cache-index": 11, _JOIN: 13}
+"""Ports above the REST API's, if free: by default 8010, where commands look, 8011, and 8013, where machines join."""
 
 
 WORKER_DRAIN_SECONDS = 2
@@ -52,6 +56,13 @@ class LocalCluster:
     """Settings of the gateway by field name: who may ask it, and what it shows to them."""
     is_insecure: bool = False
     """Whether other machines may reach all of it."""
+    state_dir: Path | None = None
+    """Folder for what outlives it; None: nothing does."""
+
+    @property
+    def lan_dir(self) -> Path | None:
+        """Folder by which it opens to machines that join; None: it cannot."""
+        return self.state_dir.expanduser() / str(self.http_port) if self.state_dir and is_loopback(self.host) else None
 
     @property
     def needs_key(self) -> bool:
@@ -106,15 +117,13 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
     workers = node_ids(_sharing(site, nodes))
     ports = free_ports(
         site.host,
-        ("router", "cache-index", _HEALTH, *(node_id for node_id, _ in workers)),
-        preferred={"router": site.http_port + ROUTER_PORT_OFFSET},
+        ("router", "cache-index", _JOIN, _HEALTH, *(node_id for node_id, _ in workers)),
+        preferred={key: site.http_port + offset for key, offset in PORT_OFFSETS.items()},
     )
     addresses = {key: host_port(site.host, port) for key, port in ports.items()}
     return (
         _service(site, "cache-index", addresses["cache-index"], {"host": site.host, "port": str(ports["cache-index"])}),
-        _service(
-            site, "router", addresses["router"], _router_settings(site, ports["router"], addresses["cache-index"])
-        ),
+        _service(site, "router", addresses["router"], _router_settings(site, ports, addresses["cache-index"])),
         *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
         _gateway(site, addresses["router"], ports[_HEALTH]),
     )
@@ -168,8 +177,33 @@ def _gateway(site: LocalCluster, router_address: str, health_port: int) -> Proce
     return ProcessPlan("gateway", "", address, child, site.url, health_port)
 
 
-def _router_settings(site: LocalCluster, port: int, cache_index_address: str) -> Mapping[str, str]:
-    return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
+def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_address: str) -> Mapping[str, str]:
+    joining = {"join_port": str(ports[_JOIN])} if site.lan_dir else {}
+    return {"host": site.host, "port": str(ports["router"]), "cache_index_address": cache_index_address, **joining}
+
+
+def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
+    """Write what machines run that join: a worker of the same model, in the number formats of a node here.
+
+    Args:
+        site: Its folder is made, and no longer open to other machines from an earlier time.
+        spec: Of that node.
+        model: How machines name the model: a hub's name, a folder, or the demo's word.
+
+    Raises:
+        ConfigurationError: If it cannot be written.
+    """
+    assert site.lan_dir is not None
+    settings = settings_of(site, spec)
+    table: dict[str, object] = {"role": "worker", "model_dir": model, "model_name": site.model_name}
+    table |= {name: getattr(settings, name) for name in ("dtype", "weight_dtype", "block_tokens")}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
+    try:
+        site.lan_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (site.lan_dir / "address").unlink(missing_ok=True)
+        (site.lan_dir / "assignments.toml").write_text("\n".join(("[[node]]", *lines, "")), "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--state-dir: {error}") from error
 
 
 def _gateway_settings(site: LocalCluster, router_address: str, health_port: int) -> dict[str, str]:
@@ -221,4 +255,5 @@ def _node_flags(site: LocalCluster, spec: NodeSpec) -> Mapping[str, str]:
 def _command(site: LocalCluster, role: str, settings: Mapping[str, str]) -> Sequence[str]:
     flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
     flags += ["--insecure"] if site.is_insecure else []
+    flags += [f"--tls-lan-dir={site.lan_dir}"] if site.lan_dir else []
     return (sys.executable, "-m", "baton.cli", "serve", role, *flags, f"--log-level={site.log_level}")

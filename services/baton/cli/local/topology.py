@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,11 @@ def default_topology(prefill: str, decode: str, *, second: EngineName) -> Sequen
     engines = parse_engine(prefill or "torch", "--prefill"), parse_engine(decode or second, "--decode")
     roles: tuple[NodeRole, NodeRole] = ("prefill", "decode") if prefill or decode else ("worker", "worker")
     return tuple(NodeSpec(role, engine) for role, engine in zip(roles, engines, strict=True))
+
+
+def second_engine() -> EngineName:
+    """Return the engine of which a machine has one beside torch: mlx where it is installed, else torch."""
+    return "mlx" if importlib.util.find_spec("mlx_lm") and importlib.util.find_spec("mlx.core") else "torch"
 
 
 def parse_engine(text: str, key: str) -> EngineName:

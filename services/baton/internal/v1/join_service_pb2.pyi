@@ -1,10 +1,73 @@
 from baton.internal.v1 import node_pb2 as _node_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class InviteRequest(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
+
+class InviteResponse(_message.Message):
+    __slots__ = ("code", "address", "expires_at")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    address: str
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, code: _Optional[str] = ..., address: _Optional[str] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class EnterRequest(_message.Message):
+    __slots__ = ("begin", "proof")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    begin: EnterBegin
+    proof: bytes
+    def __init__(self, begin: _Optional[_Union[EnterBegin, _Mapping]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class EnterBegin(_message.Message):
+    __slots__ = ("newcomer", "element")
+    NEWCOMER_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    newcomer: bytes
+    element: bytes
+    def __init__(self, newcomer: _Optional[bytes] = ..., element: _Optional[bytes] = ...) -> None: ...
+
+class Newcomer(_message.Message):
+    __slots__ = ("code_number", "node_id", "version", "clock", "worker_port")
+    CODE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PORT_FIELD_NUMBER: _ClassVar[int]
+    code_number: int
+    node_id: str
+    version: str
+    clock: _timestamp_pb2.Timestamp
+    worker_port: int
+    def __init__(self, code_number: _Optional[int] = ..., node_id: _Optional[str] = ..., version: _Optional[str] = ..., clock: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., worker_port: _Optional[int] = ...) -> None: ...
+
+class EnterResponse(_message.Message):
+    __slots__ = ("element", "sealed")
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    element: bytes
+    sealed: bytes
+    def __init__(self, element: _Optional[bytes] = ..., sealed: _Optional[bytes] = ...) -> None: ...
+
+class EnterOutcome(_message.Message):
+    __slots__ = ("token", "problem")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    problem: str
+    def __init__(self, token: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("secret", "node_id", "certificate_request", "certificate", "service_account_token")

@@ -46,6 +46,16 @@ class JoinServiceStub(object):
                 request_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.JoinRequest.SerializeToString,
                 response_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.JoinResponse.FromString,
                 _registered_method=True)
+        self.Invite = channel.unary_unary(
+                '/baton.internal.v1.JoinService/Invite',
+                request_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.InviteRequest.SerializeToString,
+                response_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.InviteResponse.FromString,
+                _registered_method=True)
+        self.Enter = channel.stream_stream(
+                '/baton.internal.v1.JoinService/Enter',
+                request_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.EnterRequest.SerializeToString,
+                response_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.EnterResponse.FromString,
+                _registered_method=True)
 
 
 class JoinServiceServicer(object):
@@ -64,6 +74,29 @@ class JoinServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Invite(self, request, context):
+        """Prints a code by which one machine joins within 15 minutes, and opens a deployment of `baton up` to other machines if it is
+        not open yet. Served where routers are called, to administrators.
+
+        Errors: INVALID_ARGUMENT INVALID_FIELD for an address that is none, FAILED_PRECONDITION CONFIGURATION if machines cannot join
+        here, RESOURCE_EXHAUSTED OVERLOADED while too many codes hold.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Enter(self, request_iterator, context):
+        """Gives a token for `Join` to who knows a code, by SPAKE2: neither who listens nor who stands between learns the code or the
+        token, and a guess takes a call. The machine sends `begin`, the router its element, the machine the proof that it knows the
+        code, the router a sealed outcome. The connection need not be believed: what is sealed is.
+
+        Errors: UNAUTHENTICATED WRONG_CODE, the same whether the code is wrong, has been burnt or never was: five wrong proofs burn
+        a code; RESOURCE_EXHAUSTED JOIN_RATE for a wrong one after several from one address. INVALID_ARGUMENT INVALID_FIELD.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JoinServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -71,6 +104,16 @@ def add_JoinServiceServicer_to_server(servicer, server):
                     servicer.Join,
                     request_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.JoinRequest.FromString,
                     response_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.JoinResponse.SerializeToString,
+            ),
+            'Invite': grpc.unary_unary_rpc_method_handler(
+                    servicer.Invite,
+                    request_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.InviteRequest.FromString,
+                    response_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.InviteResponse.SerializeToString,
+            ),
+            'Enter': grpc.stream_stream_rpc_method_handler(
+                    servicer.Enter,
+                    request_deserializer=baton_dot_internal_dot_v1_dot_join__service__pb2.EnterRequest.FromString,
+                    response_serializer=baton_dot_internal_dot_v1_dot_join__service__pb2.EnterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -101,6 +144,60 @@ class JoinService(object):
             '/baton.internal.v1.JoinService/Join',
             baton_dot_internal_dot_v1_dot_join__service__pb2.JoinRequest.SerializeToString,
             baton_dot_internal_dot_v1_dot_join__service__pb2.JoinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Invite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.internal.v1.JoinService/Invite',
+            baton_dot_internal_dot_v1_dot_join__service__pb2.InviteRequest.SerializeToString,
+            baton_dot_internal_dot_v1_dot_join__service__pb2.InviteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Enter(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/baton.internal.v1.JoinService/Enter',
+            baton_dot_internal_dot_v1_dot_join__service__pb2.EnterRequest.SerializeToString,
+            baton_dot_internal_dot_v1_dot_join__service__pb2.EnterResponse.FromString,
             options,
             channel_credentials,
             insecure,

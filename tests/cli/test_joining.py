@@ -1,0 +1,89 @@
+"""`baton join`, `baton leave` and `baton invite`, as far as they go without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from baton.agent.machine_lock import running_agent
+from baton.agent.membership import Membership
+from baton.cli import joining
+from baton.cli.app import make_app
+from baton.demo import checkpoint_dir
+from baton.errors import ConfigurationError, UnavailableError
+from baton.internal.v1 import join_service_pb2 as messages
+from system.plan import free_ports
+
+
+def told(*arguments: str) -> str:
+    """Return the error with which a command ends."""
+    error = CliRunner().invoke(make_app(), list(arguments)).exception
+    assert isinstance(error, ConfigurationError | UnavailableError), error
+    return error.message
+
+
+def member(folder: Path) -> Membership:
+    """Return what a machine that has joined keeps."""
+    membership = Membership(folder, "baton")
+    membership.key()
+    membership.keep(messages.JoinResponse(certificate=b"c", authorities=b"a"), "10.0.0.1:8013")
+    return membership
+
+
+def test_a_slip_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
+    """So is a machine that has joined, or whose agent runs."""
+    free, taken = tmp_path / "free", tmp_path / "taken"
+    member(taken)
+
+    assert "'orbitt' is no word of a code; did you mean orbit" in told(
+        "join", "7-orbitt-able-able", f"--state-dir={free}"
+    )
+    assert told("join", "7-able-able-able", f"--state-dir={taken}") == (
+        "this machine has joined 10.0.0.1:8013 already: `baton leave` first"
+    )
+    with running_agent(free):
+        assert "has joined already" in told("join", "7-able-able-able", f"--state-dir={free}")
+
+
+def test_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Key, certificate and answer are gone; the measurement of the machine stays."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    membership = member(tmp_path)
+    (tmp_path / "profile.json").touch()
+
+    result = CliRunner().invoke(make_app(), ["leave", f"--state-dir={tmp_path}"])
+
+    assert result.exit_code == 0, result.output
+    assert not membership.has_joined
+    assert not membership.identity.key_file.exists()
+    assert (tmp_path / "profile.json").exists()
+    assert "has joined nothing" in told("leave", f"--state-dir={tmp_path}")
+
+
+def test_the_model_is_where_this_machine_has_it(tmp_path: Path) -> None:
+    """The demo comes with Baton; a folder that is not here is told before anything starts."""
+    assert joining._model_flags("demo", "") == [f"--model-dir={checkpoint_dir()}"]
+    assert joining._model_flags(str(tmp_path), "") == joining._model_flags("org/name@abc", "") == []
+    assert joining._model_flags("/nowhere", "--model-dir /elsewhere") == []
+    with pytest.raises(ConfigurationError, match="serves /nowhere, a folder that is not here: copy it here"):
+        joining._model_flags("/nowhere", "")
+
+
+def test_a_router_that_cannot_be_reached_is_named_with_the_remedy() -> None:
+    """Before the machine works, so that it does not wait for ever."""
+    port = free_ports(["closed"])["closed"]
+
+    with pytest.raises(
+        UnavailableError, match=rf"router_address 127\.0\.0\.1:{port} is blocked .*sudo ufw allow {port}"
+    ):
+        joining._check_reachable({"router_address": f"127.0.0.1:{port}"})
+
+
+def test_a_battery_has_a_lid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed one is told before it happens."""
+    monkeypatch.setattr("psutil.sensors_battery", lambda: None)
+    assert joining._lid_advice() == ""
+    monkeypatch.setattr("psutil.sensors_battery", lambda: 1)
+    assert joining._lid_advice().startswith("a closed lid sends this machine to sleep")

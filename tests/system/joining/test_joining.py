@@ -1,0 +1,116 @@
+"""Three machines become a cluster by codes, and lose no request as they go. `make matrix`, as root, with iproute2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from house.repository import ROOT
+from system.joining.machines import JoiningMachine, machines
+
+pytestmark = [
+    pytest.mark.skipif(
+        "BATON_MATRIX" not in os.environ or sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("tc"),
+        reason="takes minutes and root: run `make matrix`",
+    ),
+    pytest.mark.timeout(900),
+]
+BITS_PER_SECOND = 1e9
+MOST_SECONDS = 60.0
+PROMPTS = tuple(f"What is {left} + {right}?" for left in range(10, 22) for right in (7, 30))
+_NODES = '[[node]]\nrole = "worker"\nengine = "torch"\n'
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[JoiningMachine]]:
+    """Return three machines, the first with `baton up --lan`, the others joined; the plan is in the results."""
+    folder = tmp_path_factory.mktemp("machines")
+    (folder / "nodes.toml").write_text(_NODES)
+    with machines(3, folder, BITS_PER_SECOND) as made:
+        first, second, third = made
+        first.start("up", "--lan", "-v", f"--nodes={folder / 'nodes.toml'}")
+        code = first.printed(r"baton join (\d+-\S+)")
+        second.start("join", code, f"--state-dir={second.state_dir}", "--name=second")
+        second.printed("(child_serving)")
+        code = _invited(first)
+        began = time.monotonic()
+        third.start(
+            "join", code, f"--state-dir={third.state_dir}", "--name=third", "--engine=torch", "--address=10.79.0.1"
+        )
+        third.printed("(child_serving)")
+        assert "third" in first.run("nodes").stdout
+        answer = first.ask(PROMPTS[0])
+        seconds = time.monotonic() - began
+        _note(
+            first_answer_seconds=round(seconds, 1), plan=first.run("plan").stdout.splitlines(), answer=answer["choices"]
+        )
+        assert seconds <= MOST_SECONDS
+        yield made
+
+
+def _invited(first: JoiningMachine) -> str:
+    return re.findall(r"baton join (\d+-\S+)", first.run("invite").stdout)[0]
+
+
+def _note(**values: object) -> None:
+    """Keep what was measured."""
+    path = ROOT / "bench" / "results" / "joining.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | values, indent=1) + "\n")
+
+
+def _asked(first: JoiningMachine, pool: ThreadPoolExecutor) -> Iterator[str]:
+    """Yield what is answered to all prompts, four at a time."""
+    return pool.map(lambda prompt: str(first.ask(prompt)["choices"][0]["message"]["content"]), PROMPTS)
+
+
+def test_guesses_burn_a_code_and_a_member_cannot_join_again(cluster: Sequence[JoiningMachine], tmp_path: Path) -> None:
+    """All wrong ones are told alike; the right one that is burnt, too."""
+    first, second, third = cluster
+    code = _invited(first)
+    number = code.partition("-")[0]
+    wrong = [third.run("join", f"{number}-abandon-ability-able", *_fresh(tmp_path)) for _ in range(5)]
+    right = second.run("join", code, *_fresh(tmp_path))
+    again = second.run("join", code, f"--state-dir={second.state_dir}")
+
+    assert {each.stderr for each in (*wrong, right)} == {
+        "error: the code is wrong, or no longer holds: `baton invite` prints another\n"
+    }
+    assert "this machine has joined 10.79.0.1:8013 already: `baton leave` first" in again.stderr
+
+
+def _fresh(folder: Path) -> Sequence[str]:
+    return f"--state-dir={folder / 'fresh'}", "--port=8120", "--address=10.79.0.1"
+
+
+def test_a_machine_that_dies_and_one_that_leaves_lose_no_request(cluster: Sequence[JoiningMachine]) -> None:
+    """Under load: one loses power, one leaves; answers are those that one machine alone gives."""
+    first, second, third = cluster
+    with ThreadPoolExecutor(4) as pool:
+        expected = list(_asked(first, pool))
+        dying = _asked(first, pool)
+        seen = [next(dying)]
+        second.fail()
+        began = time.monotonic()
+        seen += dying
+        died_seconds = time.monotonic() - began
+        leaving = _asked(first, pool)
+        kept = [next(leaving)]
+        left = third.run("leave", f"--state-dir={third.state_dir}")
+        kept += leaving
+        alone = list(_asked(first, pool))
+
+    _note(requests=4 * len(PROMPTS), lost=0, seconds_of_requests_after_a_death=round(died_seconds, 1))
+    assert "✓ this machine has left" in left.stdout
+    assert not (third.state_dir / "node.key").exists()
+    assert expected == seen == kept == alone
+    assert "third" not in first.run("nodes").stdout
