@@ -29,18 +29,21 @@ from schemathesis import GenerationMode, checks
 from baton.demo import checkpoint_dir
 from baton.internal.v1.router_service_pb2 import PlaceRequest
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
+from order import RUNS_ALL
 from system.bad_input.api_bodies import LENGTH_LIMITS, BodyDrawer
 from system.bad_input.api_document import Operation, operations_of, read_document
 from system.bad_input.mutation import Mutator
 from system.bad_input.wire_requests import WireDrawer, WireRequest
 from system.cluster import Cluster
 from system.load.memory import grown, read_resident
-from system.plan import MODEL_NAME
+from system.plan import MODEL_NAME, EngineName
 from system.rest import COMPLETION, COMPLETION_PATH, ask, num_active_requests
 
-NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "4000" if os.environ.get("BATON_MATRIX") else "120"))
+NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "4000" if RUNS_ALL else "120"))
 """Requests of each fuzzer."""
 SEED = int(os.environ.get("BATON_FUZZ_SEED", "20260101"))
+ENGINE: EngineName = "torch" if RUNS_ALL else "mock"
+"""Of both nodes: what requests do to processes is seen with one that starts sooner, too."""
 MAX_CONCURRENT_REQUESTS = 4
 """Of the gateway under test: so few that requests which are never given back are soon refused with 429."""
 IDLE_SECONDS = 60.0
@@ -63,7 +66,7 @@ _CHECKS = (
 def fuzzed_cluster() -> Iterator[Cluster]:
     """Run the demo model; at the end everything must be as it was before the first request."""
     limits = {"gateway": {"max_concurrent_requests": str(MAX_CONCURRENT_REQUESTS)}}
-    with Cluster(checkpoint_dir(), prefill=("torch",), decode=("torch",), settings=limits) as cluster:
+    with Cluster(checkpoint_dir(), prefill=(ENGINE,), decode=(ENGINE,), settings=limits) as cluster:
         pids = {name: cluster.pid_of(name) for name in cluster.processes}
         yield cluster
         assert {name: cluster.pid_of(name) for name in cluster.processes} == pids
