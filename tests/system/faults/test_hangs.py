@@ -274,16 +274,19 @@ def _row(cluster: Cluster, result: Strike, expected: Sequence[Seen], tag: str) -
         "worst_gap_seconds": max(gaps),
         "replay_seconds": max(measured for measured, _ in replays),
         "predicted_replay_seconds": max(predicted for _, predicted in replays),
-        "late_seconds": max(
-            (
-                late.times[1] - late.times[0] - predicted_seconds(cluster, f"{tag}-late-{index}", least=1)
-                for index, late in enumerate(result.late)
-                if late.times[0] > result.struck_at and len(late.times) > 1
-            ),
-            default=0.0,
-        ),
+        "late_seconds": max(0.0, _beyond_prediction(cluster, result, tag)),
         "freed_seconds": result.freed_seconds or 0.0,
     }
+
+
+def _beyond_prediction(cluster: Cluster, result: Strike, tag: str) -> float:
+    """Return by how much more requests missed their predictions behind the strike than before it, at worst."""
+    misses: tuple[list[float], list[float]] = ([0.0], [0.0])
+    for index, late in enumerate(result.late):
+        if len(late.times) > 1:
+            expected = predicted_seconds(cluster, f"{tag}-late-{index}", least=1)
+            misses[late.times[0] > result.struck_at].append(late.times[1] - late.times[0] - expected)
+    return max(misses[True]) - max(misses[False])
 
 
 def _is_good(row: Mapping[str, float], engine: EngineName, kind: str, how: str) -> bool:

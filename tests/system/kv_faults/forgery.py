@@ -59,6 +59,7 @@ def is_same(message: bytes, other: bytes) -> bool:
         return False
     if mine.HasField("layout") and theirs.HasField("layout"):
         theirs.layout.tokenizer_digest = theirs.layout.tokenizer_digest or mine.layout.tokenizer_digest
+        theirs.layout.weight_rounding = mine.layout.weight_rounding  # told, and not compared
         if not theirs.HasField("request_crc32c"):
             theirs.request_crc32c = mine.request_crc32c
     return mine == theirs
