@@ -32,8 +32,8 @@ WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
-_MOST_MISSED_BEATS = 3
-"""Messages that a gateway has promised, and that did not come, before it is taken for gone."""
+_MISSED_BEATS = 3
+"""Messages that a gateway has promised, and that did not come, for which it is taken for gone."""
 MAX_TOKENS = 100_000
 """Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
 Write = Callable[[messages.ServeResponse], Awaitable[None]]
@@ -209,7 +209,7 @@ class GatewayCall:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._num_looks += 1
-            if self._streams and self._num_looks * _LOOK_SECONDS > _MOST_MISSED_BEATS * self._beat_seconds > 0:
+            if self._streams and self._num_looks * _LOOK_SECONDS >= _MISSED_BEATS * self._beat_seconds > 0:
                 raise UnavailableError("the gateway was silent", reason=GATEWAY_SILENT)
 
     async def _beat(self) -> None:
