@@ -16,7 +16,8 @@ from baton.grpc_sockets.client import ClientConnection
 from baton.grpc_sockets.connection import Connection
 from baton.grpc_sockets.frame_io import message_prefix
 from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame
-from baton.grpc_sockets.limits import ServerBudgets, ServerLimits, Timing
+from baton.grpc_sockets.incoming_request import ServerBudgets
+from baton.grpc_sockets.limits import ServerLimits, Timing
 from baton.grpc_sockets.server_connection import ServerCall, ServerConnection
 from baton.grpc_sockets.sockets import prepare
 from grpc_sockets.peers import PATH, SECONDS, SMALL, Listener

@@ -20,8 +20,17 @@ from random import Random
 import pytest
 
 from baton.shm.borrower import Borrowed, borrow
-from baton.shm.lender import MAX_RANGES, NAME_PREFIX, OFFSET, Lender, Loan
-from baton.shm.segment import CAN_SEAL, Segment, create_segment, open_segment
+from baton.shm.lender import (
+    CAN_SEAL,
+    MAX_RANGES,
+    NAME_PREFIX,
+    OFFSET,
+    Lender,
+    Loan,
+    Segment,
+    create_segment,
+    open_segment,
+)
 
 RANGE_BYTES = 1 << 18
 """The largest range."""

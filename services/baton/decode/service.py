@@ -15,8 +15,7 @@ from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService
 from baton.rpc.server import host_port
-from baton.shm.lender import Lender
-from baton.shm.segment import CAN_SEAL
+from baton.shm.lender import CAN_SEAL, Lender
 from baton.telemetry.metrics import Metrics
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name

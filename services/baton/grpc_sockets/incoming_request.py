@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 from baton.grpc_sockets.flow_control import ReceiveWindow
 from baton.grpc_sockets.frame_io import PREFIX_BYTES, FrameReader, message_bytes
-from baton.grpc_sockets.limits import Budget, Limits
+from baton.grpc_sockets.limits import Limits, ServerLimits
 from baton.grpc_sockets.status import CallError, Code
 
 _PIECE_BYTES = 16 << 10
+
+
+class Budget:
+    """Something of which all connections of a server have only so much. Safe from any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._lock = threading.Lock()
+
+    def take(self, amount: int) -> bool:
+        """Take some if there is so much left; return whether there was."""
+        with self._lock:
+            if amount > self._left:
+                return False
+            self._left -= amount
+            return True
+
+    def give_back(self, amount: int) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self._left += amount
+
+
+class ServerBudgets:
+    """What all connections of a server share."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.calls = Budget(limits.num_calls)
+        """Calls that arrive or are served."""
+        self.request_bytes = Budget(limits.num_request_bytes)
+        """Bytes of their requests."""
 
 
 class IncomingRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 
@@ -62,34 +61,3 @@ class ServerLimits:
     """Calls that arrive or are served, each in a thread; more are refused."""
     num_request_bytes: int = 256 << 20
     """Their requests, as far as they have come; what there is no room for is refused."""
-
-
-class Budget:
-    """Something of which all connections of a server have only so much. Safe from any thread."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-        self._lock = threading.Lock()
-
-    def take(self, amount: int) -> bool:
-        """Take some if there is so much left; return whether there was."""
-        with self._lock:
-            if amount > self._left:
-                return False
-            self._left -= amount
-            return True
-
-    def give_back(self, amount: int) -> None:
-        """Give back what was taken."""
-        with self._lock:
-            self._left += amount
-
-
-class ServerBudgets:
-    """What all connections of a server share."""
-
-    def __init__(self, limits: ServerLimits) -> None:
-        self.calls = Budget(limits.num_calls)
-        """Calls that arrive or are served."""
-        self.request_bytes = Budget(limits.num_request_bytes)
-        """Bytes of their requests."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from baton.grpc_sockets.connection import SILENCE_SECONDS
-from baton.grpc_sockets.limits import Limits, ServerBudgets, ServerLimits, Timing
+from baton.grpc_sockets.incoming_request import ServerBudgets
+from baton.grpc_sockets.limits import Limits, ServerLimits, Timing
 from baton.grpc_sockets.server_connection import Handler, ServerConnection
 from baton.grpc_sockets.sockets import ByteStream, close_quietly, prepare, shut_down_quietly
 from baton.grpc_sockets.tls import TlsStream

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from baton.shm.lender import MAX_RANGES, NAME_PREFIX, OFFSET, TOKEN_BYTES
-from baton.shm.segment import CAN_SEAL, Segment, open_segment
+from baton.shm.lender import CAN_SEAL, MAX_RANGES, NAME_PREFIX, OFFSET, TOKEN_BYTES, Segment, open_segment
 
 Buffer = bytes | bytearray | memoryview
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
 from baton.internal.v1.router_service_pb2 import Peer
-from baton.shm.segment import Segment
+from baton.shm.lender import Segment
 from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request
 from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from baton.internal.v1.kv_pb2 import KvFrame
 from baton.internal.v1.prefill_service_pb2 import PrefillResponse as Response
 from baton.kv import stream
-from baton.shm.segment import Segment
+from baton.shm.lender import Segment
 
 _PROVEN = {
     "frame": {field.name for field in KvFrame.DESCRIPTOR.fields} - {"ready_offset"},

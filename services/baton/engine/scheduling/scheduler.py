@@ -286,8 +286,11 @@ class Scheduler:
             short_tokens(room)
         )  # a short newcomer does not wait for all of a long one
         prompts = self._turns.sorted(prompts) if self._queues.has_tenants else prompts
-        demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
-        granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
+        if len(prompts) == 1:
+            granted = [min(prompts[0].num_chunk_tokens, room)]
+        else:
+            demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
+            granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
                 if self._queues.has_tenants:

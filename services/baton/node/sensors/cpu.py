@@ -75,8 +75,10 @@ def _core_times() -> list[CoreTime]:
 
 def _usage(before: Sequence[CoreTime], now: Sequence[CoreTime], cores: set[int]) -> float | None:
     """Return the share of the cores' time in use, 0 to 1; None without cores, or where no time has passed."""
-    total = sum(now[core].total - before[core].total for core in cores)
-    busy = sum(now[core].busy - before[core].busy for core in cores)
+    total = busy = 0.0
+    for core in cores:
+        total += now[core].total - before[core].total
+        busy += now[core].busy - before[core].busy
     return min(1.0, max(0.0, busy / total)) if total > 0 else None
 
 
