@@ -15,7 +15,7 @@ from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.errors import UnavailableError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
-from baton.node.cluster.description import load_message
+from baton.node.cluster.registration import load_message
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 LONG = replace(GREEDY, max_tokens=40)

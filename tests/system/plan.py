@@ -98,7 +98,8 @@ class ClusterPlan:
     ) -> ServedProcess:
         merged = {**_DEFAULTS[role], **settings, **self.settings.get(role, {}), **self.settings.get(name, {})}
         variables = {**(environment or {}), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        return ServedProcess(name, role, merged, variables, self.folder / f"{name}.log")
+        given = {key: value for key, value in merged.items() if value}  # empty ones are as if nobody had given them
+        return ServedProcess(name, role, given, variables, self.folder / f"{name}.log")
 
     def _router_settings(self, name: str) -> Mapping[str, str]:
         return {**self._listening(name), "cache_index_address": self._address("cache-index")}

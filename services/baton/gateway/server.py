@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import NamedTuple
 
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
@@ -27,7 +29,7 @@ from baton.gateway.api.routes import exo_endpoints, model_endpoints, page_endpoi
 from baton.gateway.api.ui.page import Ui
 from baton.gateway.cluster.node_links import NodeLinks
 from baton.gateway.cluster.quarantine import Quarantine
-from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
+from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import Journal
@@ -37,6 +39,10 @@ from baton.gateway.http.content_coding import BodyInflater
 from baton.gateway.http.messages import HeldBytes
 from baton.gateway.http.server import HttpServer, open_files_limit, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
+from baton.gateway.models.catalog import CatalogSettings, ModelCatalog
+from baton.gateway.models.entry import PinnedModel
+from baton.gateway.models.served_model import open_text
+from baton.gateway.models.tokenizer_store import TokenizerStore
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, PublicPort, host_port, split_addresses, wait_for_stop_signal
@@ -44,9 +50,8 @@ from baton.security.exposure import is_loopback
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.metrics_server import serving_metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
-from baton.text.detokenizer import Detokenizers
-from baton.text.output_format import ModelOutputFormat, detect_output_format
-from baton.text.tokenizer import Tokenizer, context_tokens_of, load_tokenizer
+from baton.text.output_format import AUTO
+from baton.text.tokenizer import context_tokens_of
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -95,23 +100,22 @@ async def _run(
     settings: GatewaySettings, links: NodeLinks, metrics: Metrics, scrape: Scrape
 ) -> AsyncIterator[RunningGateway]:
     keys = _api_keys(settings)
-    tokenizer = load_tokenizer(settings.model_dir)
+    pinned = _pinned(settings)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
     clock = asyncio.get_running_loop().time
     instances = Instances(clock)
-    catalog = ModelCatalog(
-        router,
-        model_name=settings.served_name,
-        tokenizer_digest=tokenizer.digest,
-        poll_seconds=settings.node_poll_seconds,
-        on_nodes=instances.note_nodes,
-        known_context_tokens=context_tokens_of(settings.model_dir),
+    follow = CatalogSettings(
+        settings.node_poll_seconds,
+        settings.model_wait_seconds,
+        settings.model_forget_seconds,
+        settings.aliases_of_models,
     )
-    model_format = _model_format(settings, tokenizer)
+    store = _tokenizers(settings)
+    catalog = ModelCatalog(router, store.open, follow, pinned=pinned, on_nodes=instances.note_nodes)
     memory = gateway_memory(settings)
     held = HeldBytes(memory.held_bytes)
     tenants = TenantSalts(settings.tenant_secret_file)
-    preparation = Preparation(tokenizer, catalog, model_format, tenants, num_threads=settings.tokenizer_threads)
+    preparation = Preparation(catalog, tenants, num_threads=settings.tokenizer_threads)
     quarantine = Quarantine(clock, metrics)
     streams = TokenStreams(
         router,
@@ -123,19 +127,19 @@ async def _run(
         request_timeout_seconds=settings.request_timeout_seconds,
     )
     journal = Journal(clock)
-    generator = TextGenerator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
+    generator = TextGenerator(preparation, streams, metrics, journal)
     try:
-        admission = _admission(settings, clock)
+        admission = _admission(settings, catalog, clock)
         deadlines = Deadlines(settings.request_timeout_seconds)
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
         started, own_scrape = int(time.time()), None if settings.is_shared else scrape
-        pages = Pages(catalog, model_format.output_format, own_scrape, created_seconds=started)
+        pages = Pages(catalog, own_scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
         if settings.has_exo_endpoints:
             exo = ExoApi(router, catalog, instances, quarantine, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:
-            ui = Ui(router, journal, quarantine, settings.served_name, clock, _exposures(settings))
+            ui = Ui(router, journal, quarantine, catalog, clock, _exposures(settings))
             endpoints += ui_endpoints(ui)
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
@@ -219,14 +223,18 @@ def _tell_health(catalog: ModelCatalog, grpc_server: GrpcServer) -> None:
     catalog.follow(tell)
 
 
-def _model_format(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:
-    """Return how the model writes calls and reasoning, and say which formats were found."""
-    output_format = detect_output_format(
-        tokenizer.template, tool_format=settings.tool_call_parser, reasoning_format=settings.reasoning_parser
-    )
-    formats = output_format.tool_format or "none", output_format.reasoning_format or "none"
-    log.info("answer_formats model=%s tool_calls=%s reasoning=%s", settings.served_name, *formats)
-    return ModelOutputFormat(tokenizer, output_format)
+def _pinned(settings: GatewaySettings) -> PinnedModel | None:
+    if settings.model_dir is None:
+        return None
+    formats = {"tool_format": settings.tool_call_parser, "reasoning_format": settings.reasoning_parser}
+    text = open_text(settings.model_dir, settings.served_name, **formats)
+    return PinnedModel(settings.served_name, text, context_tokens_of(settings.model_dir))
+
+
+def _tokenizers(settings: GatewaySettings) -> TokenizerStore:
+    formats = (settings.tool_call_parser, settings.reasoning_parser) if settings.model_dir is None else (AUTO, AUTO)
+    folder = Path(settings.tokenizer_cache_dir).expanduser()
+    return TokenizerStore(folder, tool_format=formats[0], reasoning_format=formats[1])
 
 
 def _api_keys(settings: GatewaySettings) -> ApiKeys | None:
@@ -237,12 +245,15 @@ def _api_keys(settings: GatewaySettings) -> ApiKeys | None:
     return keys
 
 
-def _admission(settings: GatewaySettings, clock: Callable[[], float]) -> Admission:
+def _admission(settings: GatewaySettings, catalog: ModelCatalog, clock: Callable[[], float]) -> Admission:
     requests_per_minute, tokens_per_minute = settings.key_requests_per_minute, settings.key_tokens_per_minute
     limits = None
     if requests_per_minute or tokens_per_minute:
         limits = KeyLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute, clock=clock)
-    return Admission(Places(settings.max_concurrent_requests, settings.key_max_concurrent_requests, clock), limits)
+    num_places, max_of_key = settings.max_concurrent_requests, settings.key_max_concurrent_requests
+    return Admission(
+        lambda: Places(num_places, 0, clock), Places(sys.maxsize, max_of_key, clock), limits, catalog.root_of
+    )
 
 
 def _exposures(settings: GatewaySettings) -> Sequence[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from baton.config.settings import ServiceSettings, process_index
+from baton.config.settings import REPEATABLE, ServiceSettings, process_index
 from baton.rpc.limits import PortLimits
 from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
@@ -27,26 +27,62 @@ _PING_MILLISECONDS, _NUM_PING_STRIKES = 100, 32
 
 
 class ChatModelSettings(ServiceSettings):
-    """The model as clients see it: its tokenizer, chat template and formats of output."""
+    """Models as clients see them: tokenizers, chat templates, formats of output, names."""
 
     group: ClassVar[str] = "Model"
 
-    model_dir: ModelFolder
-    """Hugging Face folder with the tokenizer and chat template of the model, or `org/name[@revision]` of a hub."""
+    model_dir: ModelFolder | None = None
+    """Hugging Face folder with tokenizer and chat template of a model, or `org/name[@revision]` of a hub: this model is
+    served from there, whether a node is there or not. All others are served as nodes have them, none: every one is."""
     model_name: str = ""
-    """Name under which the nodes serve it; empty: the hub's, or the folder's name."""
+    """Name under which nodes serve the model of `model_dir`; empty: the hub's, or the folder's name."""
+    model_aliases: str = Field(default="", json_schema_extra={REPEATABLE: True})
+    """ALIAS=MODEL: further names for models and adapters, separated by commas; an alias wins over a model's name."""
+    model_wait_seconds: float = Field(default=5.0, ge=0)
+    """Longest time that a request waits for a model which is being loaded; then it is refused with 503, Retry-After and
+    the progress. 0: at once."""
+    model_forget_seconds: float = Field(default=600.0, gt=0)
+    """Time after the last node of a model for which requests for it are refused with 503, then with 404; until then its
+    tokenizer stays in memory. `model_dir` is never forgotten."""
+    tokenizer_cache_dir: str = "~/.cache/baton/tokenizers"
+    """Where tokenizers are kept that nodes have given, by digest, 64 at most; several gateways may share it."""
     tool_call_parser: str = "auto"
     """Format of tool calls: deepseek, harmony, hermes, llama_json, mistral, pythonic, qwen_coder, none; auto: as the
-    chat template has it."""
+    chat template has it. Of `model_dir`'s model alone where that is set; others are as their templates have it."""
     reasoning_parser: str = "auto"
-    """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
+    """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template.
+    Like `tool_call_parser`."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
     """Threads that render templates, tokenize and hash; texts above 64 KiB have half as many, 1 or more, apart."""
 
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        if self.model_name and self.model_dir is None:
+            raise ValueError("model_name: without effect, because model_dir is not set: nodes name their models")
+        for alias, target in self.aliases_of_models.items():
+            if target in self.aliases_of_models:
+                raise ValueError(f"model_aliases: {alias[:200]!r} stands for an alias, expected a model or an adapter")
+        return self
+
     @property
     def served_name(self) -> str:
-        """Return the name under which the model is served."""
-        return self.model_name or served_name_of(self.model_dir)
+        """Return the name under which the model of `model_dir` is served; empty if there is none."""
+        return self.model_name or (served_name_of(self.model_dir) if self.model_dir else "")
+
+    @property
+    def aliases_of_models(self) -> Mapping[str, str]:
+        """Return what each alias stands for.
+
+        Raises:
+            ValueError: Naming the part that is not ALIAS=MODEL.
+        """
+        pairs = {}
+        for part in filter(None, map(str.strip, self.model_aliases.split(","))):
+            alias, sign, model = map(str.strip, part.partition("="))
+            if not (alias and sign and model) or alias in pairs:
+                raise ValueError(f"model_aliases: expected ALIAS=MODEL, each alias once, got {part[:200]!r}")
+            pairs[alias] = model
+        return pairs
 
 
 class GatewayAddressSettings(ServiceSettings):
@@ -130,7 +166,8 @@ class ClientSettings(ServiceSettings):
     key_earliest_priority: int = Field(default=0, ge=-100, le=100)
     """Earliest `priority` of requests whose API key is no administrator's; an earlier one is taken for this."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
-    """Requests in work at once, each choice counted; more are refused with 429.
+    """Requests of one model in work at once, each choice counted; more are refused with 429. Other models have places
+    of their own.
 
     Names of keys share the places by weight: one that has less than its share finds a place where all are taken.
     """

@@ -25,11 +25,11 @@ from baton.errors import UnavailableError
 from baton.internal.v1 import node_pb2
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.tiers import BlockEvents
-from baton.node.cluster.description import describe_node, load_message
+from baton.node.cluster.description import describe_node
 from baton.node.cluster.device_identity import device_id
 from baton.node.cluster.kubernetes_location import find_location
 from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
-from baton.node.cluster.registration import Peers, RouterRegistrations
+from baton.node.cluster.registration import Peers, RouterRegistrations, load_message
 from baton.node.gauges import observe_load, observe_machine
 from baton.node.loading import choose_computing, load_runner, open_disk
 from baton.node.memory import share_memory
@@ -42,7 +42,7 @@ from baton.rpc.process import freeze_loaded_objects
 from baton.security.access import TransferGate
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.text.tokenizer import load_tokenizer
+from baton.text.tokenizer import TEXT_FILES, load_tokenizer, tokenizer_digest
 from baton.wire.node_roles import role_to_proto
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class WorkerNode:
         disk: DiskBlockStore | None = None,
         place: node_pb2.KubernetesPlace | None = None,
         budgets: Mapping[str, int] | None = None,
+        text_digest: str = "",
     ) -> None:
         self.settings = settings
         self.budgets = share_memory(settings, runner) if budgets is None else budgets
@@ -79,6 +80,7 @@ class WorkerNode:
         self.profile = profile
         self._wire_abilities = wire_abilities
         self._place = place
+        self._text_digest = text_digest
         count = Metrics().add
         self.transfers = TransferGate(lambda claim: count(names.REFUSED_TRANSFERS, 1, {names.REASON: claim}))
         self.node_id = ""
@@ -216,6 +218,7 @@ class WorkerNode:
             is_cache_private=self.is_kv_quantized,
             place=self._place,
             device_id=self._device_id(),
+            text_digest=self._text_digest,
         )
 
     def _device_id(self) -> str:
@@ -275,7 +278,8 @@ async def load_node(settings: NodeSettings, role: NodeRole) -> WorkerNode:
         log.info("adapter_loaded adapter=%s digest=%s", adapter.name, adapter.digest)
     disk = await asyncio.to_thread(open_disk, settings, runner)
     place = await asyncio.to_thread(find_location, settings)
-    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, place)
+    text_digest = await asyncio.to_thread(tokenizer_digest, settings.model_dir, TEXT_FILES)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, place, text_digest=text_digest)
 
 
 def _limits(settings: NodeSettings, budgets: Mapping[str, int]) -> SchedulerLimits:

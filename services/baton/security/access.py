@@ -62,6 +62,7 @@ METHODS: Mapping[str, frozenset[Party]] = {
     f"{_INTERNAL}BlockService/ProbeLink": frozenset({Party.NODE}),
     f"{_INTERNAL}WorkerService/Pause": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}WorkerService/Resume": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}WorkerService/FetchTokenizer": frozenset({Party.GATEWAY}),
     f"{_INTERNAL}AgentService/GetStatus": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}JoinService/Join": frozenset({Party.JOINER}),
     f"{_INTERNAL}JoinService/Enter": frozenset({Party.JOINER}),

@@ -31,7 +31,10 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "tokenizer_config.json",
 )
-"""Files that take part in the digest, sorted."""
+"""Files that take part in the tokenizer's digest, sorted."""
+_FURTHER_FILES = ("added_tokens.json", "chat_template.json", "config.json", "merges.txt", "vocab.json", "vocab.txt")
+TEXT_FILES = tuple(sorted((*TOKENIZER_FILES, *_FURTHER_FILES)))
+"""All that a gateway needs of a model's folder: tokenizer, chat template, configuration; none of it weights."""
 
 _VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _DIGEST_BYTES = 16
@@ -211,15 +214,15 @@ def check_tokenizer_files(folder: Path) -> None:
         raise ConfigurationError(f"model {folder}: tokenizer.json has no `model`: it is no tokenizer")
 
 
-def tokenizer_digest(folder: str | Path) -> str:
+def tokenizer_digest(folder: str | Path, names: Sequence[str] = TOKENIZER_FILES) -> str:
     """Return the digest of a model folder's tokenizer files: 32 hexadecimal digits, or "" if it has none of them.
 
     The digest covers names, sizes and contents, so that neither a renamed file nor bytes moved between two go
-    unnoticed.
+    unnoticed. That of all files which a gateway needs is the same function of `TEXT_FILES`.
     """
     digest = blake2b(digest_size=_DIGEST_BYTES)
     has_files = False
-    for name in TOKENIZER_FILES:
+    for name in names:
         path = Path(folder) / name
         if not path.is_file():
             continue

@@ -13,10 +13,29 @@ class ToolMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOOL_MODE_AUTO: _ClassVar[ToolMode]
     TOOL_MODE_NONE: _ClassVar[ToolMode]
     TOOL_MODE_REQUIRED: _ClassVar[ToolMode]
+
+class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_STATE_UNSPECIFIED: _ClassVar[ModelState]
+    MODEL_STATE_ABSENT: _ClassVar[ModelState]
+    MODEL_STATE_FETCHING: _ClassVar[ModelState]
+    MODEL_STATE_STORED: _ClassVar[ModelState]
+    MODEL_STATE_LOADED: _ClassVar[ModelState]
+    MODEL_STATE_SERVING: _ClassVar[ModelState]
+    MODEL_STATE_DRAINING: _ClassVar[ModelState]
+    MODEL_STATE_FAILED: _ClassVar[ModelState]
 TOOL_MODE_UNSPECIFIED: ToolMode
 TOOL_MODE_AUTO: ToolMode
 TOOL_MODE_NONE: ToolMode
 TOOL_MODE_REQUIRED: ToolMode
+MODEL_STATE_UNSPECIFIED: ModelState
+MODEL_STATE_ABSENT: ModelState
+MODEL_STATE_FETCHING: ModelState
+MODEL_STATE_STORED: ModelState
+MODEL_STATE_LOADED: ModelState
+MODEL_STATE_SERVING: ModelState
+MODEL_STATE_DRAINING: ModelState
+MODEL_STATE_FAILED: ModelState
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "text", "conversation", "tokens", "sampling", "stop", "cache_salt", "priority", "choice_count", "include_stop_in_text", "prompt_cache_key")
@@ -179,14 +198,20 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "max_context_token_count", "parent")
+    __slots__ = ("name", "max_context_token_count", "parent", "state", "progress", "alias_of")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ALIAS_OF_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_context_token_count: int
     parent: str
-    def __init__(self, name: _Optional[str] = ..., max_context_token_count: _Optional[int] = ..., parent: _Optional[str] = ...) -> None: ...
+    state: ModelState
+    progress: float
+    alias_of: str
+    def __init__(self, name: _Optional[str] = ..., max_context_token_count: _Optional[int] = ..., parent: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., progress: _Optional[float] = ..., alias_of: _Optional[str] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text", "conversation", "add_special_tokens", "include_pieces")

@@ -83,8 +83,8 @@ class GenerationServiceServicer(object):
         INVALID_ARGUMENT INVALID_FIELD (the field in ErrorInfo.metadata["field"] and in a BadRequest); NOT_FOUND MODEL_NOT_FOUND;
         UNAUTHENTICATED INVALID_API_KEY; RESOURCE_EXHAUSTED KEY_RATE, KEY_CONCURRENCY (limits of the key), OVERLOADED, FAIR_SHARE (the cluster
         has more work than it promises to do in time), QUEUE_FULL (every node's queue), OUT_OF_MEMORY; UNAVAILABLE NO_NODE (no node serves
-        the model), DRAINING (ask another replica), ROUTER_UNAVAILABLE, or why the last of several nodes failed. Where to wait is wise, a
-        RetryInfo says how long.
+        the model), MODEL_LOADING (one is going to; ErrorInfo.metadata["stage"] and ["progress"], 0 to 1, say how far it is), DRAINING (ask
+        another replica), ROUTER_UNAVAILABLE, or why the last of several nodes failed. Where to wait is wise, a RetryInfo says how long.
         DEADLINE_EXCEEDED: the client's deadline, or the service's own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

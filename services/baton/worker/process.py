@@ -25,8 +25,8 @@ from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.worker.engine_watch import EngineHealth, EngineWatch, watch_passes
-from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
-from baton.worker.pausing import PausingServicer
+from baton.worker.pausing import SERVICE_NAME
+from baton.worker.servicer import WorkerServicer
 
 
 async def serve(settings: PrefillSettings | DecodeSettings) -> None:
@@ -43,7 +43,7 @@ async def serve(settings: PrefillSettings | DecodeSettings) -> None:
 
 
 class WorkerProcess:
-    """Hosts services on a node, and two that every node has: BlockService for cached blocks, WorkerService for pauses.
+    """Hosts services on a node, and two that every node has: BlockService for cached blocks, and WorkerService.
 
     The process is healthy once it serves, its services once a router has accepted the node too.
 
@@ -62,8 +62,8 @@ class WorkerProcess:
         self._server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
         self._health = EngineHealth.MOVES
         self._is_accepted = self._is_hung = False
-        pausing = PausingServicer(node)
-        self._server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
+        servicer = WorkerServicer(node, node.settings.model_dir)
+        self._server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, servicer))
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.

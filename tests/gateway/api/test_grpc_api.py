@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from baton.gateway.api.grpc_api.answer import MAX_ENTRIES, GrpcWriter
-from baton.gateway.generation.answer_reader import AnswerReader
+from baton.gateway.generation.generator import AnswerReader
 from baton.gateway.generation.requests import Delta
 from baton.gateway.server import RunningGateway
 from baton.text.output_format import OutputFormat

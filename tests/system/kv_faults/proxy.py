@@ -122,6 +122,8 @@ class FaultProxy(TcpProxy):
         """Called when the prefill node dies; it has other ports."""
         self.on_kill_receiver: Callable[[], None] = lambda: None
         """Called when the decode node's client is to go."""
+        self.num_armings = 0
+        """Of the fault, or of none."""
         self._server_port = server_port
         self._fault: Fault | None = None
         self._is_dead = False
@@ -131,6 +133,7 @@ class FaultProxy(TcpProxy):
     def arm(self, fault: Fault | None) -> None:
         """Have a fault happen, or none; whoever was killed lives again."""
         self._fault, self._is_dead, self.injected_at = fault, False, None
+        self.num_armings += 1
         self.num_messages, self.messages, self.made, self.is_harmless = 0, [], None, False
         self._random = random.Random(fault.seed if fault else 0)
 
@@ -228,6 +231,8 @@ class _Downward:
         self._readers: dict[int, MessageReader] = {}
         self._held: dict[int, bytes] = {}
         self._messages: dict[int, list[bytes]] = {}
+        self._armings: dict[int, int] = {}
+        """How often the proxy had been armed when a stream began: a fault is not for what is left of an earlier one."""
 
     async def copy(self, reader: asyncio.StreamReader) -> None:
         """Forward until the server ends the connection."""
@@ -246,7 +251,8 @@ class _Downward:
         for message in messages.feed(frame.payload):
             of_stream = self._messages.setdefault(frame.stream_id, [])
             of_stream.append(message)
-            fault = self._proxy.take(message, of_stream)
+            is_due = self._armings.setdefault(frame.stream_id, self._proxy.num_armings) == self._proxy.num_armings
+            fault = self._proxy.take(message, of_stream) if is_due else None
             if fault is None:
                 self._writer.write(message_bytes(frame.stream_id, message))
                 self._release(frame.stream_id)

@@ -52,7 +52,7 @@ LONGEST_SECONDS = 0.1
 MAX_TOLD_FIELDS = 256
 """Names of fields that are left out which a process logs; clients choose them."""
 MAX_KEYS = 1024
-"""API keys remembered; the oldest refusal goes first."""
+"""API keys, each with a model, remembered; the oldest refusal goes first."""
 
 _REASONS = ("OVERLOADED", "FAIR_SHARE")
 ANYBODY = ApiKey("", is_admin=True)
@@ -68,6 +68,8 @@ class RequestContext:
 
     request_id: str = ""
     """Name of the request, the client's own or a random one."""
+    model: str = ""
+    """Model that it is for, as the client calls it; empty: the only one."""
     arrival_seconds: float = 0.0
     """When the request was complete, by the event loop's clock."""
     status: str = CANCELLED
@@ -192,11 +194,24 @@ def _line(context: RequestContext, seconds: float) -> str:
 
 
 class Admission:
-    """Bounds what is asked for through both APIs. Used on the event loop only."""
+    """Bounds what is asked for through both APIs, each model by itself. Used on the event loop only.
 
-    def __init__(self, places: Places, limits: KeyLimits | None) -> None:
-        self._places = places
+    `key_places` are those that the keys of one name have for all models together; `root_of` returns the model that
+    answers for a name, empty for names that nobody serves, which share places.
+    """
+
+    def __init__(
+        self,
+        make_places: Callable[[], Places],
+        key_places: Places,
+        limits: KeyLimits | None,
+        root_of: Callable[[str], str],
+    ) -> None:
+        self._make_places = make_places
+        self._places: dict[str, Places] = {}
+        self._key_places = key_places
         self._limits = limits
+        self._root_of = root_of
 
     @contextmanager
     def slot(self, context: RequestContext) -> Iterator[None]:
@@ -205,8 +220,11 @@ class Admission:
         Raises:
             OverloadedError: If all are taken, or the key has used up its own; the metadata say until when.
         """
-        name, limits = context.key_name, self._limits
-        with self._places.hold(context.key) as add_places:
+        name, limits, model = context.key_name, self._limits, self._root_of(context.model)
+        if model not in self._places:
+            self._places[model] = self._make_places()
+        places = self._places[model]
+        with self._key_places.hold(context.key) as add_own, places.hold(context.key) as add_places:
             if limits is not None:
                 limits.check(name)
                 limits.spend(name, num_requests=1)
@@ -215,6 +233,7 @@ class Admission:
                 if limits is not None:
                     limits.check(name, num_requests=0)
                 if num_generations > 1:
+                    add_own(num_generations - 1)
                     add_places(num_generations - 1)
                 if limits is not None:
                     limits.spend(name, num_requests=num_generations - 1, num_tokens=num_prompt_tokens)
@@ -288,47 +307,47 @@ class _Refusal(NamedTuple):
 
 
 class RecentRefusals:
-    """The last refusal of each API key. Used on the event loop only."""
+    """The last refusal of each API key by model. Used on the event loop only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._refusals: OrderedDict[str, _Refusal] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()
 
     @contextmanager
-    def watch(self, key_name: str, num_bytes: int, *, has_objectives: bool) -> Iterator[None]:
-        """Answer a request; what was refused others says nothing of one with objectives of its own.
+    def watch(self, key_name: str, num_bytes: int, *, model: str = "", has_objectives: bool) -> Iterator[None]:
+        """Answer a request for a model; what was refused others says nothing of one with objectives of its own.
 
         Raises:
             OverloadedError: At once, if the router has just refused a request of the key that was no larger.
         """
         if not has_objectives:
-            self._check(key_name, num_bytes)
+            self._check((key_name, model), num_bytes)
         try:
             yield
         except OverloadedError as error:
             if error.reason in _REASONS and not has_objectives:
-                self._note(key_name, num_bytes, error)
+                self._note((key_name, model), num_bytes, error)
             raise
 
-    def _check(self, key_name: str, num_bytes: int) -> None:
-        refusal = self._refusals.get(key_name)
+    def _check(self, asked: tuple[str, str], num_bytes: int) -> None:
+        refusal = self._refusals.get(asked)
         if refusal is None or num_bytes < refusal.num_bytes:
             return
         now = self._clock()
         if now >= refusal.forgotten_at_seconds:
-            del self._refusals[key_name]
+            del self._refusals[asked]
             return
         whole_seconds = max(1, math.ceil(refusal.ends_at_seconds - now))
         metadata = {RETRY_AFTER_SECONDS: str(whole_seconds)}
         raise OverloadedError(refusal.error.message, reason=refusal.error.reason, metadata=metadata)
 
-    def _note(self, key_name: str, num_bytes: int, error: OverloadedError) -> None:
+    def _note(self, asked: tuple[str, str], num_bytes: int, error: OverloadedError) -> None:
         if WAIT_SECONDS not in error.metadata:
             return  # one of these
         now, wait_seconds = self._clock(), float(error.metadata[WAIT_SECONDS])
         forgotten_at = now + min(LONGEST_SECONDS, SHARE_OF_WAIT * wait_seconds)
-        self._refusals.pop(key_name, None)
-        self._refusals[key_name] = _Refusal(error, num_bytes, now + wait_seconds, forgotten_at)
+        self._refusals.pop(asked, None)
+        self._refusals[asked] = _Refusal(error, num_bytes, now + wait_seconds, forgotten_at)
         if len(self._refusals) > MAX_KEYS:
             self._refusals.popitem(last=False)
 

@@ -16,9 +16,10 @@ from baton.gateway.api.docs import DOCS_HEADERS, docs_page
 from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
 from baton.gateway.api.openapi import openapi_body
-from baton.gateway.cluster.router_client import ModelCatalog
+from baton.gateway.models.catalog import ListedModel, ModelCatalog
+from baton.gateway.models.status import unknown_model
 from baton.telemetry.prometheus import Scrape, content_type
-from baton.text.output_format import NONE, OutputFormat
+from baton.text.output_format import NONE
 
 
 class ModelBody(msgspec.Struct):
@@ -31,14 +32,20 @@ class ModelBody(msgspec.Struct):
     """Longest sequence, prompt and output together; by its configuration while no node has been seen."""
     max_model_len: int
     """The same, as vLLM calls it."""
-    tool_call_parser: str
-    """Format in which the model calls tools."""
-    reasoning_parser: str
-    """Format in which it marks its reasoning."""
+    tool_call_parser: str | None
+    """Format in which the model calls tools; null: not known before a node has it."""
+    reasoning_parser: str | None
+    """Format in which it marks its reasoning; likewise."""
     root: str
-    """Name of the model that is loaded: its own, or that of which this is an adapter."""
+    """Name of the model that is loaded: its own, that of which this is an adapter, or for which it stands."""
     parent: str | None
     """Name of the model of which this is an adapter; null: it is none."""
+    state: str
+    """absent, fetching, stored, loaded, serving, draining or failed: how far the model is on its way to requests."""
+    progress: float | None
+    """Part of that which is done, 0 to 1; null: not known."""
+    cause: str
+    """Why requests are not answered; empty: they are, or nobody has said."""
     object: str = "model"
 
 
@@ -52,19 +59,15 @@ class ModelListBody(msgspec.Struct):
 class Pages:
     """Answers of one gateway; nothing is asked of other services."""
 
-    def __init__(
-        self, catalog: ModelCatalog, output_format: OutputFormat, scrape: Scrape | None, *, created_seconds: int
-    ) -> None:
+    def __init__(self, catalog: ModelCatalog, scrape: Scrape | None, *, created_seconds: int) -> None:
         """Make them.
 
         Args:
-            catalog: Knows the model and its adapters.
-            output_format: Formats in which the model writes.
+            catalog: Knows the models.
             scrape: The metrics; None: each process has its own, on a port of its own.
             created_seconds: When the gateway started, since 1970.
         """
         self._catalog = catalog
-        self._output_format = output_format
         self._scrape = scrape
         self._created_seconds = created_seconds
         self._openapi_body = b""
@@ -74,12 +77,13 @@ class Pages:
         self._openapi_body = openapi_body(endpoints, is_strict=is_strict)
 
     async def send_models(self, exchange: Exchange) -> None:
-        """Send the model and its adapters."""
-        names = (self._catalog.model_name, *self._catalog.adapter_names)
+        """Send the models, their adapters and aliases."""
+        rows = self._catalog.listed()
         if is_anthropic(exchange.request.headers):
-            body = encode(ModelPage([self._anthropic_model(name) for name in names], names[0], names[-1]))
+            first, last = (rows[0].name, rows[-1].name) if rows else (None, None)
+            body = encode(ModelPage([self._anthropic_model(row) for row in rows], first, last))
         else:
-            body = encode(ModelListBody([self._model(name) for name in names]))
+            body = encode(ModelListBody([self._model(row) for row in rows]))
         exchange.response.send(200, body)
 
     async def send_model(self, exchange: Exchange) -> None:
@@ -89,10 +93,12 @@ class Pages:
             NotFoundError: If it is not served.
         """
         name = unquote(exchange.request.path.removeprefix("/v1/models/"))
-        if name not in self._catalog.adapter_names:
-            self._catalog.check_model_name(name)
+        rows = self._catalog.listed()
+        row = next((row for row in rows if row.name == name), None)
+        if row is None:
+            raise unknown_model(name, [row.name for row in rows])
         is_for_anthropic = is_anthropic(exchange.request.headers)
-        exchange.response.send(200, encode(self._anthropic_model(name) if is_for_anthropic else self._model(name)))
+        exchange.response.send(200, encode(self._anthropic_model(row) if is_for_anthropic else self._model(row)))
 
     async def send_health(self, exchange: Exchange) -> None:
         """Send that the process is alive."""
@@ -128,20 +134,23 @@ class Pages:
         """Send the same for people."""
         exchange.response.send(200, docs_page(self._openapi_body), headers=DOCS_HEADERS)
 
-    def _anthropic_model(self, name: str) -> ModelObject:
+    def _anthropic_model(self, row: ListedModel) -> ModelObject:
         created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created_seconds))
-        return ModelObject(name, name, created_at, self._catalog.max_context_tokens, self._catalog.max_context_tokens)
+        return ModelObject(row.name, row.name, created_at, row.max_context_tokens, row.max_context_tokens)
 
-    def _model(self, name: str) -> ModelBody:
-        model_name = self._catalog.model_name
+    def _model(self, row: ListedModel) -> ModelBody:
+        formats = row.text.model_format.output_format if row.text else None
         return ModelBody(
-            id=name,
+            id=row.name,
             created=self._created_seconds,
             owned_by="baton",
-            max_context_tokens=self._catalog.max_context_tokens,
-            max_model_len=self._catalog.max_context_tokens,
-            tool_call_parser=self._output_format.tool_format or NONE,
-            reasoning_parser=self._output_format.reasoning_format or NONE,
-            root=model_name,
-            parent=None if name == model_name else model_name,
+            max_context_tokens=row.max_context_tokens,
+            max_model_len=row.max_context_tokens,
+            tool_call_parser=(formats.tool_format or NONE) if formats else None,
+            reasoning_parser=(formats.reasoning_format or NONE) if formats else None,
+            root=row.root,
+            parent=row.root if row.is_adapter else None,
+            state=row.status.stage,
+            progress=row.status.progress,
+            cause=row.status.cause,
         )

@@ -113,10 +113,19 @@ class RestApi:
         endpoint, context.key = verdict.endpoint, verdict.key
         if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
             await self._inflate(request, coding)
+        if endpoint.request_id_header:
+            exchange.response.headers[endpoint.request_id_header] = context.request_id
+        if endpoint.body is not None:
+            exchange.body = decode_body(
+                request.body,
+                endpoint.body,
+                endpoint.unserved,
+                lambda name, path: exchange.ignore(name, unrecognized(path)),
+            )
         if endpoint.operation:
             await self._work(endpoint, exchange)
         else:
-            await _answer(endpoint, exchange)
+            await endpoint.answer(exchange)
 
     def _judge(self, methods: Mapping[str, Endpoint], request: HttpRequest) -> _Verdict:
         """Return who asks for what, by the head of a request.
@@ -166,12 +175,14 @@ class RestApi:
         """Answer what costs work: bounded in number and time."""
         context, num_bytes = exchange.context, len(exchange.request.body)
         context.objectives = _objectives(exchange.request)
+        context.model = getattr(exchange.body, "model", None) or ""
+        access, has_objectives = self._access, any(context.objectives)
         with (
-            self._access.admission.slot(context),
-            self._access.refusals.watch(context.key_name, num_bytes, has_objectives=any(context.objectives)),
+            access.admission.slot(context),
+            access.refusals.watch(context.key_name, num_bytes, model=context.model, has_objectives=has_objectives),
         ):
-            async with self._access.limit(context.key):
-                await _answer(endpoint, exchange)
+            async with access.limit(context.key):
+                await endpoint.answer(exchange)
 
     @contextmanager
     def _traced(
@@ -216,19 +227,6 @@ def _http_attributes(request: HttpRequest) -> dict[str, AttributeValue]:
 class _Verdict(HeadVerdict):
     endpoint: Endpoint
     key: ApiKey
-
-
-async def _answer(endpoint: Endpoint, exchange: Exchange) -> None:
-    if endpoint.request_id_header:
-        exchange.response.headers[endpoint.request_id_header] = exchange.context.request_id
-    if endpoint.body is not None:
-        exchange.body = decode_body(
-            exchange.request.body,
-            endpoint.body,
-            endpoint.unserved,
-            lambda name, path: exchange.ignore(name, unrecognized(path)),
-        )
-    await endpoint.answer(exchange)
 
 
 def _request_id(request: HttpRequest, response: HttpResponse) -> str:

@@ -20,7 +20,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /tokenize: either `prompt` or `messages`."""
 
     model: str | None = None
-    """Served name; null: the one that is served."""
+    """Served name; null: the only one."""
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
@@ -64,7 +64,7 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
-    """Served name; null: the one that is served."""
+    """Served name; null: the only one."""
 
 
 class DetokenizeAnswer(msgspec.Struct):
@@ -87,9 +87,9 @@ async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
     exchange.context.num_prompt_tokens = len(tokenization.token_ids)
     answer = TokenizeAnswer(
         count=len(tokenization.token_ids),
-        max_model_len=tokenization.max_context_tokens,
+        max_model_len=tokenization.model.max_context_tokens,
         tokens=list(tokenization.token_ids),
-        token_strs=generator.preparation.pieces(tokenization.token_ids) if body.return_token_strs else None,
+        token_strs=tokenization.pieces if body.return_token_strs else None,
         baton=ignored_body(exchange.context),
     )
     exchange.response.send(200, msgspec.json.encode(answer))

@@ -1,11 +1,11 @@
-"""The core that both APIs share: a prepared prompt becomes text, delta by delta."""
+"""The core that all APIs share: a prepared prompt becomes text, delta by delta; and what the text of an answer says."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.access.admission import RequestContext
@@ -15,15 +15,18 @@ from baton.gateway.generation.observation import GenerationObserver, Journal, de
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.generation.requests import (
     Delta,
+    EndReason,
     GenerationRequest,
     GenerationResult,
     GenerationState,
     PreparedPrompt,
     PromptLogprobs,
 )
+from baton.gateway.generation.tools import new_tool_call_id
 from baton.internal.v1.decode_service_pb2 import Finished
 from baton.telemetry.metrics import Metrics
-from baton.text.detokenizer import Detokenizers
+from baton.text.output_parser import OutputParser
+from baton.text.output_parts import CallStart, OutputPart, joined
 from baton.text.stop_strings import StopScanner
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
 
@@ -38,14 +41,12 @@ class TextGenerator:
         self,
         preparation: Preparation,
         token_streams: TokenStreams,
-        detokenizers: Detokenizers,
         metrics: Metrics,
         journal: Journal,
     ) -> None:
         self.preparation = preparation
         """Tokenizes, for what generates nothing."""
         self._token_streams = token_streams
-        self._detokenizers = detokenizers
         self._metrics = metrics
         self._journal = journal
 
@@ -57,9 +58,9 @@ class TextGenerator:
         except InvalidFieldError as error:
             raise request.in_words_of_client(error) from error
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes that one token stands for."""
-        return self._detokenizers.token_bytes(token_id)
+    async def template_names(self, model: str) -> Collection[str]:
+        """Return the names that a model's chat template may read; see `ModelCatalog.model` for the errors."""
+        return (await self.preparation.catalog.model(model)).text.model_format.template_names
 
     async def generate(
         self, prompt: PreparedPrompt, context: RequestContext, on_delta: OnDelta, *, choice: int = 0, name: str = ""
@@ -85,7 +86,7 @@ class TextGenerator:
         )
         observer = GenerationObserver(generation, context, self._metrics, self._journal, is_first_choice=choice == 0)
         take_delta = _drop if prompt.request.is_output_dropped else on_delta
-        output = _Output(prompt, self._detokenizers, observer, take_delta)
+        output = _Output(prompt, observer, take_delta)
         try:
             with observer:
                 finished = await self._token_streams.follow(generation, output.take)
@@ -93,19 +94,11 @@ class TextGenerator:
                 if finished is not None:
                     output.flush()
                 result = _result(generation, finished, output.stop)
-                result = _with_prompt(self._with_reasoning(result, generation), generation)
+                result = _with_prompt(_with_reasoning(result, generation), generation)
                 observer.note_result(result)
                 return result
         except InvalidFieldError as error:
             raise prompt.request.in_words_of_client(error) from error
-
-    def _with_reasoning(self, result: GenerationResult, generation: GenerationState) -> GenerationResult:
-        """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
-        if generation.prompt.request.tool_use is None:
-            return result
-        count = self.preparation.model_format.count_reasoning
-        num_tokens = count(generation.output_token_ids, is_in_reasoning=generation.prompt.is_in_reasoning)
-        return result._replace(num_reasoning_tokens=num_tokens)
 
 
 class _Output:
@@ -115,12 +108,10 @@ class _Output:
     which has no text, or that which completes a stop string. How tokens are batched on their way changes nothing.
     """
 
-    def __init__(
-        self, prompt: PreparedPrompt, detokenizers: Detokenizers, observer: GenerationObserver, on_delta: OnDelta
-    ) -> None:
+    def __init__(self, prompt: PreparedPrompt, observer: GenerationObserver, on_delta: OnDelta) -> None:
         self._end_token_ids = prompt.end_token_ids
         self._is_stop_shown = prompt.request.is_stop_shown
-        self._detokenizer = detokenizers.make(prompt.kept_token_ids)
+        self._detokenizer = prompt.text.detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
         self._observer = observer
         self._on_delta = on_delta
@@ -189,6 +180,16 @@ def _drop(delta: Delta) -> None:
     """Take output that nobody wants."""
 
 
+def _with_reasoning(result: GenerationResult, generation: GenerationState) -> GenerationResult:
+    """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
+    prompt = generation.prompt
+    if prompt.request.tool_use is None:
+        return result
+    count = prompt.text.model_format.count_reasoning
+    num_tokens = count(generation.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
+    return result._replace(num_reasoning_tokens=num_tokens)
+
+
 def _with_prompt(result: GenerationResult, generation: GenerationState) -> GenerationResult:
     """Return a result with what was asked about the prompt, and without an output that was not asked for.
 
@@ -214,9 +215,10 @@ def _result(generation: GenerationState, finished: Finished | None, stop: str | 
     is_cut = finished is not None and finished.reason == FINISH_REASON_LENGTH and stop is None
     assert generation.placement is not None
     num_prompt_tokens = len(generation.prompt.token_ids)
-    num_cached_tokens, summary = generation.num_expected_cached_tokens, planned_summary(generation.placement)
     if finished is not None:
         num_cached_tokens, summary = finished.usage.cached_token_count, finished.summary
+    else:
+        num_cached_tokens, summary = generation.num_expected_cached_tokens, planned_summary(generation.placement)
     return GenerationResult(
         reason="length" if is_cut else "stop",
         num_prompt_tokens=num_prompt_tokens,
@@ -228,3 +230,53 @@ def _result(generation: GenerationState, finished: Finished | None, stop: str | 
         stop=stop,
         degraded_max_tokens=generation.degraded_max_tokens,
     )
+
+
+AnswerEnd = EndReason | Literal["tool_calls"]
+"""Why an answer ended, once it has been read."""
+
+
+def answer_parser(prompt: PreparedPrompt) -> OutputParser | None:
+    """Return what parses one answer to a prompt; None: its text is all there is."""
+    use = prompt.request.tool_use
+    if use is None:
+        return None
+    model_format = prompt.text.model_format
+    return model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
+
+
+class AnswerReader:
+    """Reads one answer, and knows whether it calls."""
+
+    def __init__(self, parser: OutputParser, tool_format: str) -> None:
+        self._parser = parser
+        self._tool_format = tool_format
+        self._has_calls = False
+
+    def push(self, text: str) -> Sequence[OutputPart]:
+        """Return what became known by the next text."""
+        return self._noted(joined(self._parser.push(text))) if text else ()
+
+    def finish(self) -> Sequence[OutputPart]:
+        """Return what was held back; no more text comes."""
+        return self._noted(joined(self._parser.finish()))
+
+    def end(self, reason: EndReason) -> AnswerEnd:
+        """Return why the answer ended; after all text was read."""
+        return "tool_calls" if self._has_calls and reason == "stop" else reason
+
+    def new_call_id(self) -> str:
+        """Return a name for a call that begins."""
+        return new_tool_call_id(self._tool_format)
+
+    def _noted(self, parts: Sequence[OutputPart]) -> Sequence[OutputPart]:
+        self._has_calls = self._has_calls or any(isinstance(part, CallStart) for part in parts)
+        return parts
+
+
+def answer_reader(prompt: PreparedPrompt) -> AnswerReader | None:
+    """Return what reads one answer to a prompt; None: its text is all there is."""
+    parser = answer_parser(prompt)
+    if parser is None:
+        return None
+    return AnswerReader(parser, prompt.text.model_format.output_format.tool_format)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from baton.errors import InvalidFieldError
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.tenants import TenantSalts
-from baton.gateway.cluster.router_client import ModelCatalog, ServedModel
 from baton.gateway.generation.prompt_threads import PromptThreads, num_characters
 from baton.gateway.generation.requests import (
     ChatPrompt,
@@ -24,8 +23,9 @@ from baton.gateway.generation.requests import (
     TokenPrompt,
 )
 from baton.gateway.generation.tools import plan_reading
+from baton.gateway.models.catalog import ModelCatalog
+from baton.gateway.models.served_model import ServedModel
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
-from baton.text.output_format import ModelOutputFormat
 from baton.text.tokenizer import Tokenizer
 from baton.v1.generation_pb2 import SamplingParameters
 
@@ -55,8 +55,13 @@ class Tokenization(NamedTuple):
 
     token_ids: Sequence[int]
     """May be empty."""
-    max_context_tokens: int
-    """Longest sequence of the model."""
+    model: ServedModel
+    """Whose they are."""
+
+    @property
+    def pieces(self) -> list[str | None]:
+        """Return the tokens as the vocabulary writes them."""
+        return [self.model.text.tokenizer.piece(token_id) for token_id in self.token_ids]
 
 
 class ContextLengthError(InvalidFieldError):
@@ -100,21 +105,11 @@ class ContextLengthError(InvalidFieldError):
 class Preparation:
     """Prepares prompts in threads of its own; `close` ends them."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        catalog: ModelCatalog,
-        model_format: ModelOutputFormat,
-        tenants: TenantSalts,
-        *,
-        num_threads: int,
-    ) -> None:
+    def __init__(self, catalog: ModelCatalog, tenants: TenantSalts, *, num_threads: int) -> None:
         self.tenants = tenants
         """Tells owners of API keys apart."""
-        self.model_format = model_format
-        """How the model writes calls and reasoning."""
-        self._tokenizer = tokenizer
-        self._catalog = catalog
+        self.catalog = catalog
+        """Knows the models."""
         self._threads = PromptThreads(num_threads)
 
     async def prepare(self, request: GenerationRequest, key: ApiKey) -> PreparedPrompt:
@@ -127,29 +122,29 @@ class Preparation:
         """
         loop = asyncio.get_running_loop()
         arrival_seconds = loop.time()
-        self._catalog.check_name(request.model)
+        model = await self.catalog.model(request.model)
         _check_stop(request.stop)
         _check_cache_salt(request.cache_salt)
         _check_priority(request.priority)
         if key.name:
             request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
-        model = await self._catalog.model(request.model)
-        _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        return await self._threads.run(request.prompt, partial(self._prepare, request, model, arrival_seconds), key)
+        _check_sampling(request.sampling, model.vocabulary_size)
+        work = partial(_prepare, request, model, arrival_seconds)
+        return await self._threads.run(request.prompt, work, model.name, key)
 
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
 
-        `model_name` may be an adapter's; empty: the model that is served.
+        `model_name` may be an adapter's or an alias; empty: the only model.
 
         Raises:
             InvalidFieldError: If it is far longer than the context, or the template refuses it.
             NotFoundError: If the model is unknown.
             UnavailableError: If no node serves it.
         """
-        model = await self._catalog.model(model_name or self._catalog.model_name)
-        token_ids = await self._threads.run(prompt, partial(self._tokenize, prompt, model))
-        return Tokenization(token_ids, model.max_context_tokens)
+        model = await self.catalog.model(model_name)
+        token_ids = await self._threads.run(prompt, partial(_tokenize, prompt, model), model.name)
+        return Tokenization(token_ids, model)
 
     async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens included.
@@ -159,99 +154,102 @@ class Preparation:
             NotFoundError: If the model is unknown.
             UnavailableError: If no node serves it.
         """
-        model = await self._catalog.model(model_name or self._catalog.model_name)
+        model = await self.catalog.model(model_name)
         if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
-        _check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
-        return await self._threads.run(TokenPrompt(token_ids), decode)
-
-    def pieces(self, token_ids: Sequence[int]) -> list[str | None]:
-        """Return tokens as the vocabulary writes them."""
-        return [self._tokenizer.piece(token_id) for token_id in token_ids]
+        _check_token_ids("tokens", token_ids, model.vocabulary_size)
+        decode = partial(model.text.tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await self._threads.run(TokenPrompt(token_ids), decode, model.name)
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""
         self._threads.close()
 
-    def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
-        text = self._text(request.prompt, model)
-        self._check_may_fit(request.prompt, text, model)
-        token_ids = self._tokens(request.prompt, text, model)
-        if not token_ids:
-            raise InvalidFieldError("prompt", "expected at least one token")
-        sampling = _complete_sampling(request, len(token_ids), model)
-        for bad_word in self._bad_words(request.bad_words):
-            sampling.bad_words.add(token_ids=bad_word)
-        reading = plan_reading(request.tool_use, self.model_format, text, sampling)
-        root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
-        ends = () if sampling.ignore_eos else model.eos_token_ids
-        return PreparedPrompt(
-            request=request,
-            token_ids=token_ids,
-            block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
-            block_tokens=model.block_tokens,
-            model_id=model.name,
-            adapter=model.adapter,
-            model_revision_digest=model.revision_digest,
-            sampling=sampling,
-            end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
-            arrival_seconds=arrival_seconds,
-            kept_token_ids=reading.kept_token_ids,
-            is_in_reasoning=reading.is_in_reasoning,
-        )
 
-    def _bad_words(self, words: Sequence[str]) -> Iterator[Sequence[int]]:
-        """Yield the tokens of each word, and those that it is after a space where a first one of as many is another.
+def _prepare(request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
+    text = _text(request.prompt, model)
+    _check_may_fit(request.prompt, text, model)
+    token_ids = _tokens(request.prompt, text, model)
+    if not token_ids:
+        raise InvalidFieldError("prompt", "expected at least one token")
+    sampling = _complete_sampling(request, len(token_ids), model)
+    for bad_word in _bad_words(request.bad_words, model.text.tokenizer):
+        sampling.bad_words.add(token_ids=bad_word)
+    reading = plan_reading(request.tool_use, model.text.model_format, text, sampling)
+    root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
+    ends = () if sampling.ignore_eos else model.eos_token_ids
+    return PreparedPrompt(
+        request=request,
+        token_ids=token_ids,
+        block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
+        block_tokens=model.block_tokens,
+        model_id=model.name,
+        text=model.text,
+        adapter=model.adapter,
+        model_revision_digest=model.revision_digest,
+        sampling=sampling,
+        end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
+        arrival_seconds=arrival_seconds,
+        kept_token_ids=reading.kept_token_ids,
+        is_in_reasoning=reading.is_in_reasoning,
+    )
 
-        Raises:
-            InvalidFieldError: If there are too many words, or one is blank or too long.
-        """
-        if len(words) > MAX_BAD_WORDS:
-            raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} strings, got {len(words)}")
-        for index, word in enumerate(map(str.lstrip, words)):
-            if not 1 <= len(word) <= MAX_BAD_WORD_CHARACTERS:
-                problem = f"expected 1 to {MAX_BAD_WORD_CHARACTERS} characters, not all of them white space"
-                raise InvalidFieldError(f"bad_words[{index}]", problem)
-            bare, spaced = (self._tokenizer.encode(space + word, add_special_tokens=False) for space in ("", " "))
-            yield bare
-            if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
-                yield spaced
 
-    def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
-        return self._tokens(prompt, self._text(prompt, model), model)
+def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Iterator[Sequence[int]]:
+    """Yield the tokens of each word, and those that it is after a space where a first one of as many is another.
 
-    def _text(self, prompt: Prompt, model: ServedModel) -> str:
-        """Return the text of a prompt, a conversation rendered; empty for tokens."""
-        _check_prompt_bytes(prompt, model)
-        if isinstance(prompt, ChatPrompt) and prompt.continue_final_message and prompt.add_generation_prompt:
-            raise InvalidFieldError("continue_final_message", "expected `add_generation_prompt` to be false with it")
-        if isinstance(prompt, TextPrompt):
-            return prompt.text
-        if isinstance(prompt, TokenPrompt):
-            return ""
-        return self._tokenizer.render_chat(
-            prompt.messages,
-            tools=prompt.tools,
-            template_variables=prompt.template_variables,
-            add_generation_prompt=prompt.add_generation_prompt,
-            continue_final_message=prompt.continue_final_message,
-        )
+    Raises:
+        InvalidFieldError: If there are too many words, or one is blank or too long.
+    """
+    if len(words) > MAX_BAD_WORDS:
+        raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} strings, got {len(words)}")
+    for index, word in enumerate(map(str.lstrip, words)):
+        if not 1 <= len(word) <= MAX_BAD_WORD_CHARACTERS:
+            problem = f"expected 1 to {MAX_BAD_WORD_CHARACTERS} characters, not all of them white space"
+            raise InvalidFieldError(f"bad_words[{index}]", problem)
+        bare, spaced = (tokenizer.encode(space + word, add_special_tokens=False) for space in ("", " "))
+        yield bare
+        if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
+            yield spaced
 
-    def _check_may_fit(self, prompt: Prompt, text: str, model: ServedModel) -> None:
-        """Refuse a text of which a part is too long already: tokenizing a megabyte in vain takes half a second."""
-        context_tokens = model.max_context_tokens
-        if isinstance(prompt, TokenPrompt) or len(text) <= _DOUBTFUL_CHARACTERS_PER_TOKEN * context_tokens:
-            return
-        tried = self._tokenizer.encode(text[: _TRIED_CHARACTERS_PER_TOKEN * context_tokens], add_special_tokens=False)
-        if len(tried) > _LEAST_EXCESS * context_tokens:
-            raise _far_too_long(prompt, model)
 
-    def _tokens(self, prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
-        if not isinstance(prompt, TokenPrompt):
-            return self._tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
-        _check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        return prompt.token_ids
+def _tokenize(prompt: Prompt, model: ServedModel) -> Sequence[int]:
+    return _tokens(prompt, _text(prompt, model), model)
+
+
+def _text(prompt: Prompt, model: ServedModel) -> str:
+    """Return the text of a prompt, a conversation rendered; empty for tokens."""
+    _check_prompt_bytes(prompt, model)
+    if isinstance(prompt, ChatPrompt) and prompt.continue_final_message and prompt.add_generation_prompt:
+        raise InvalidFieldError("continue_final_message", "expected `add_generation_prompt` to be false with it")
+    if isinstance(prompt, TextPrompt):
+        return prompt.text
+    if isinstance(prompt, TokenPrompt):
+        return ""
+    return model.text.tokenizer.render_chat(
+        prompt.messages,
+        tools=prompt.tools,
+        template_variables=prompt.template_variables,
+        add_generation_prompt=prompt.add_generation_prompt,
+        continue_final_message=prompt.continue_final_message,
+    )
+
+
+def _check_may_fit(prompt: Prompt, text: str, model: ServedModel) -> None:
+    """Refuse a text of which a part is too long already: tokenizing a megabyte in vain takes half a second."""
+    context_tokens = model.max_context_tokens
+    if isinstance(prompt, TokenPrompt) or len(text) <= _DOUBTFUL_CHARACTERS_PER_TOKEN * context_tokens:
+        return
+    tried = model.text.tokenizer.encode(text[: _TRIED_CHARACTERS_PER_TOKEN * context_tokens], add_special_tokens=False)
+    if len(tried) > _LEAST_EXCESS * context_tokens:
+        raise _far_too_long(prompt, model)
+
+
+def _tokens(prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
+    if not isinstance(prompt, TokenPrompt):
+        return model.text.tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
+    _check_token_ids("prompt", prompt.token_ids, model.vocabulary_size)
+    return prompt.token_ids
 
 
 def _check_prompt_bytes(prompt: Prompt, model: ServedModel) -> None:

@@ -11,6 +11,7 @@ from baton.capacity.objectives import Objectives
 from baton.capacity.snapshot import NodePair
 from baton.errors import InvalidFieldError
 from baton.gateway.generation.tools import ToolUse
+from baton.gateway.models.served_model import ModelText
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.kv.adapter import Adapter
 from baton.text.tokenizer import Message
@@ -128,6 +129,8 @@ class PreparedPrompt:
     """Chained block hashes of the prompt, joined."""
     block_tokens: int
     model_id: str
+    text: ModelText
+    """The model's tokenizer and formats."""
     adapter: Adapter | None
     """What is computed besides the model; None: nothing."""
     model_revision_digest: str

@@ -1,4 +1,4 @@
-"""Tools, whichever API a request came by: what it says of them, how the answer is read, and what forces its calls."""
+"""Conversations, whichever API they came by: messages as chat templates know them, tools, and what forces calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ import msgspec
 
 from baton.errors import InvalidFieldError
 from baton.text.output_format import ModelOutputFormat
+from baton.text.tokenizer import Message
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import SamplingParameters
 
+MAX_MESSAGES = 2048
+"""Of a conversation."""
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""Roles that are served, as chat templates know them."""
 MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = 64 << 10
 """Of the schemas of all tools together."""
@@ -320,3 +325,57 @@ def new_tool_call_id(tool_format: str, prefix: str = "call_") -> str:
 
 def _random_name(num_characters: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(num_characters))
+
+
+class ChatTurn(NamedTuple):
+    """One message, in no API's words."""
+
+    role: str
+    content: str | None
+    """Its text; None: a call says it all."""
+    name: str | None = None
+    """Who speaks, for templates that know it."""
+    calls: Sequence[Mapping[str, object]] = ()
+    """Calls of an assistant's answer, as `call_of_answer` makes them."""
+    tool_call_id: str | None = None
+    """Of a tool's result: the call that it answers."""
+    reasoning: str = ""
+    """Of an assistant's answer."""
+    reasoning_field: str = "reasoning"
+    """What the API calls it."""
+
+
+def template_message(param: str, turn: ChatTurn) -> Message:
+    """Return a message as chat templates know it.
+
+    Raises:
+        InvalidFieldError: Naming the field that is wrong, or that its role cannot have.
+    """
+    role = ROLES.get(turn.role)
+    if role is None:
+        raise InvalidFieldError(f"{param}.role", f"`{turn.role[:64]}` is none of {', '.join(ROLES)}")
+    if turn.content is None and not turn.calls:
+        raise InvalidFieldError(f"{param}.content", "expected text")
+    _check_fields(param, turn)
+    fields: dict[str, object] = {"role": role, "content": turn.content}
+    if turn.name is not None:
+        fields["name"] = turn.name
+    if turn.reasoning:
+        fields["reasoning_content"] = turn.reasoning
+    if turn.calls:
+        fields["tool_calls"] = list(turn.calls)
+    if turn.tool_call_id is not None:
+        fields["tool_call_id"] = turn.tool_call_id
+    return fields
+
+
+def _check_fields(param: str, turn: ChatTurn) -> None:
+    """Check what only some roles have."""
+    if turn.role != "assistant":
+        for name, value in (("tool_calls", turn.calls), (turn.reasoning_field, turn.reasoning)):
+            if value:
+                raise InvalidFieldError(f"{param}.{name}", "expected only with role assistant")
+    if turn.role == "tool" and turn.tool_call_id is None:
+        raise InvalidFieldError(f"{param}.tool_call_id", "expected the id of the call that this answers")
+    if turn.role != "tool" and turn.tool_call_id is not None:
+        raise InvalidFieldError(f"{param}.tool_call_id", "expected only with role tool")

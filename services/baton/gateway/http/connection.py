@@ -216,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
                 request = self._waiting.popleft()
                 idle_seconds = self._limits.stream_idle_seconds
                 accepted = request.headers.get("accept-encoding", "")
-                kind = GzipResponse if accepted and accepts_gzip(accepted) else HttpResponse
+                kind = GzipResponse if "gzip" in accepted.lower() and accepts_gzip(accepted) else HttpResponse
                 response = kind(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
                 try:
                     await self._handler.handle(request, response)

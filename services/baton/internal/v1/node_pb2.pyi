@@ -64,7 +64,7 @@ class NodeProfile(_message.Message):
     def __init__(self, prefill_flops: _Optional[float] = ..., prefill_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_flops: _Optional[float] = ..., decode_bytes_per_second: _Optional[float] = ..., step_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class NodeDescription(_message.Message):
-    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address", "wire_abilities", "is_cache_private", "adapters", "max_step_token_count", "place", "block_count_cause", "device_id", "model_context_token_count")
+    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address", "wire_abilities", "is_cache_private", "adapters", "max_step_token_count", "place", "block_count_cause", "device_id", "model_context_token_count", "text_digest")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class NodeDescription(_message.Message):
     BLOCK_COUNT_CAUSE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     role: NodeRole
@@ -113,7 +114,8 @@ class NodeDescription(_message.Message):
     block_count_cause: str
     device_id: str
     model_context_token_count: int
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ..., wire_abilities: _Optional[_Iterable[_Union[WireAbility, _Mapping]]] = ..., is_cache_private: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_step_token_count: _Optional[int] = ..., place: _Optional[_Union[KubernetesPlace, _Mapping]] = ..., block_count_cause: _Optional[str] = ..., device_id: _Optional[str] = ..., model_context_token_count: _Optional[int] = ...) -> None: ...
+    text_digest: str
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ..., wire_abilities: _Optional[_Iterable[_Union[WireAbility, _Mapping]]] = ..., is_cache_private: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_step_token_count: _Optional[int] = ..., place: _Optional[_Union[KubernetesPlace, _Mapping]] = ..., block_count_cause: _Optional[str] = ..., device_id: _Optional[str] = ..., model_context_token_count: _Optional[int] = ..., text_digest: _Optional[str] = ...) -> None: ...
 
 class Adapter(_message.Message):
     __slots__ = ("name", "digest")

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&baton/internal/v1/worker_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1egoogle/protobuf/duration.proto\"a\n\x0cPauseRequest\x12\'\n\x04wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\rPauseResponse\x12\x15\n\rrequest_count\x18\x01 \x01(\x05\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse2\xaa\x01\n\rWorkerService\x12J\n\x05Pause\x12\x1f.baton.internal.v1.PauseRequest\x1a .baton.internal.v1.PauseResponse\x12M\n\x06Resume\x12 .baton.internal.v1.ResumeRequest\x1a!.baton.internal.v1.ResumeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&baton/internal/v1/worker_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1egoogle/protobuf/duration.proto\"a\n\x0cPauseRequest\x12\'\n\x04wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\rPauseResponse\x12\x15\n\rrequest_count\x18\x01 \x01(\x05\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\'\n\x15\x46\x65tchTokenizerRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"7\n\x16\x46\x65tchTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x32\x93\x02\n\rWorkerService\x12J\n\x05Pause\x12\x1f.baton.internal.v1.PauseRequest\x1a .baton.internal.v1.PauseResponse\x12M\n\x06Resume\x12 .baton.internal.v1.ResumeRequest\x1a!.baton.internal.v1.ResumeResponse\x12g\n\x0e\x46\x65tchTokenizer\x12(.baton.internal.v1.FetchTokenizerRequest\x1a).baton.internal.v1.FetchTokenizerResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -30,6 +30,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUMEREQUEST']._serialized_end=247
   _globals['_RESUMERESPONSE']._serialized_start=249
   _globals['_RESUMERESPONSE']._serialized_end=265
-  _globals['_WORKERSERVICE']._serialized_start=268
-  _globals['_WORKERSERVICE']._serialized_end=438
+  _globals['_FETCHTOKENIZERREQUEST']._serialized_start=267
+  _globals['_FETCHTOKENIZERREQUEST']._serialized_end=306
+  _globals['_FETCHTOKENIZERRESPONSE']._serialized_start=308
+  _globals['_FETCHTOKENIZERRESPONSE']._serialized_end=363
+  _globals['_WORKERSERVICE']._serialized_start=366
+  _globals['_WORKERSERVICE']._serialized_end=641
 # @@protoc_insertion_point(module_scope)

@@ -31,7 +31,7 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """Lets a node rest while its machine sleeps, with its model and its caches in memory.
+    """Lets a node rest while its machine sleeps, with its model and its caches in memory; gives gateways what makes text of its model's tokens.
     """
 
     def __init__(self, channel):
@@ -50,10 +50,15 @@ class WorkerServiceStub(object):
                 request_serializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeResponse.FromString,
                 _registered_method=True)
+        self.FetchTokenizer = channel.unary_stream(
+                '/baton.internal.v1.WorkerService/FetchTokenizer',
+                request_serializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerRequest.SerializeToString,
+                response_deserializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
-    """Lets a node rest while its machine sleeps, with its model and its caches in memory.
+    """Lets a node rest while its machine sleeps, with its model and its caches in memory; gives gateways what makes text of its model's tokens.
     """
 
     def Pause(self, request, context):
@@ -66,6 +71,16 @@ class WorkerServiceServicer(object):
 
     def Resume(self, request, context):
         """Takes work again; without effect on a node that does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchTokenizer(self, request, context):
+        """Gives what turns text into tokens of the node's model, and back: tokenizer, chat template and configuration, as they lie in its folder, in
+        pieces of at most 1 MiB, file after file.
+
+        Errors: NOT_FOUND TOKENIZER_NOT_FOUND if the files have another digest, as after the folder was changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +99,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     request_deserializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeRequest.FromString,
                     response_serializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeResponse.SerializeToString,
             ),
+            'FetchTokenizer': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchTokenizer,
+                    request_deserializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerRequest.FromString,
+                    response_serializer=baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'baton.internal.v1.WorkerService', rpc_method_handlers)
@@ -92,7 +112,7 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """Lets a node rest while its machine sleeps, with its model and its caches in memory.
+    """Lets a node rest while its machine sleeps, with its model and its caches in memory; gives gateways what makes text of its model's tokens.
     """
 
     @staticmethod
@@ -139,6 +159,33 @@ class WorkerService(object):
             '/baton.internal.v1.WorkerService/Resume',
             baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeRequest.SerializeToString,
             baton_dot_internal_dot_v1_dot_worker__service__pb2.ResumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchTokenizer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/baton.internal.v1.WorkerService/FetchTokenizer',
+            baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerRequest.SerializeToString,
+            baton_dot_internal_dot_v1_dot_worker__service__pb2.FetchTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,

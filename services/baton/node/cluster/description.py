@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireAbility
-from baton.engine.events import EngineLoad
 from baton.engine.runners.base import Runner
 from baton.internal.v1 import node_pb2
 from baton.wire.kv import abilities_to_proto, layout_to_proto
-from baton.wire.quantities import profile_to_proto, shape_to_proto, tier_rates_to_proto
+from baton.wire.quantities import profile_to_proto, shape_to_proto
 
 
 def describe_node(
@@ -30,6 +29,7 @@ def describe_node(
     is_cache_private: bool = False,
     place: node_pb2.KubernetesPlace | None = None,
     device_id: str = "",
+    text_digest: str = "",
 ) -> node_pb2.NodeDescription:
     """Return who a node is. The longest sequence announced fits both the model's context and the node's blocks."""
     info = runner.info
@@ -60,41 +60,6 @@ def describe_node(
         is_cache_private=is_cache_private,
         place=place,
         device_id=device_id,
+        text_digest=text_digest,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in info.adapters],
-    )
-
-
-def load_message(
-    load: EngineLoad,
-    *,
-    is_draining: bool,
-    accepted_placement_ids: Sequence[str],
-    system: node_pb2.SystemSample | None,
-) -> node_pb2.LoadReport:
-    """Return what a node is doing."""
-    return node_pb2.LoadReport(
-        waiting_request_count=load.num_waiting,
-        running_request_count=load.num_running,
-        pending_prompt_token_count=load.num_pending_prompt_tokens,
-        free_block_count=load.num_available_blocks,
-        mean_context_token_count=load.mean_context_tokens,
-        step_count=load.num_steps,
-        is_draining=is_draining,
-        accepted_placement_ids=accepted_placement_ids,
-        system=system,
-        tier_rates=tier_rates_to_proto(load.tier_rates),
-        is_sparing_memory=load.is_sparing_memory,
-        decoding_request_count=load.num_decoding,
-        export_request_count=load.num_exports,
-        queued_prompts=[
-            node_pb2.QueuedPrompt(
-                placement_id=each.placement_id,
-                done_token_count=each.num_done_tokens,
-                remaining_token_count=each.num_left_tokens,
-            )
-            for each in load.queued_prompts
-        ],
-        landing_bytes_per_second=load.landing.bytes_per_second,
-        landing_byte_count=load.landing.num_bytes,
-        reading_bytes_per_second=load.reading_bytes_per_second,
     )

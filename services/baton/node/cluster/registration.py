@@ -15,11 +15,12 @@ from typing import NamedTuple, TypeAlias
 import grpc
 
 from baton.discovery.source import AddressSource
+from baton.engine.events import EngineLoad
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.node.cluster.replicas import Replicas, stay_connected
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.wire.quantities import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration, tier_rates_to_proto
 
 log = logging.getLogger(__name__)
 _MAX_QUEUED_REPORTS = 1024
@@ -273,3 +274,39 @@ def _drained(accepted: deque[str]) -> Sequence[str]:
     placement_ids = list(accepted)
     accepted.clear()
     return placement_ids
+
+
+def load_message(
+    load: EngineLoad,
+    *,
+    is_draining: bool,
+    accepted_placement_ids: Sequence[str],
+    system: node_pb2.SystemSample | None,
+) -> node_pb2.LoadReport:
+    """Return what a node is doing."""
+    return node_pb2.LoadReport(
+        waiting_request_count=load.num_waiting,
+        running_request_count=load.num_running,
+        pending_prompt_token_count=load.num_pending_prompt_tokens,
+        free_block_count=load.num_available_blocks,
+        mean_context_token_count=load.mean_context_tokens,
+        step_count=load.num_steps,
+        is_draining=is_draining,
+        accepted_placement_ids=accepted_placement_ids,
+        system=system,
+        tier_rates=tier_rates_to_proto(load.tier_rates),
+        is_sparing_memory=load.is_sparing_memory,
+        decoding_request_count=load.num_decoding,
+        export_request_count=load.num_exports,
+        queued_prompts=[
+            node_pb2.QueuedPrompt(
+                placement_id=each.placement_id,
+                done_token_count=each.num_done_tokens,
+                remaining_token_count=each.num_left_tokens,
+            )
+            for each in load.queued_prompts
+        ],
+        landing_bytes_per_second=load.landing.bytes_per_second,
+        landing_byte_count=load.landing.num_bytes,
+        reading_bytes_per_second=load.reading_bytes_per_second,
+    )

@@ -8,6 +8,8 @@ from typing import Any
 from baton.gateway.api.ui.state import state_document
 from baton.gateway.generation.observation import JournalEntry
 from baton.gateway.generation.requests import GenerationResult
+from baton.gateway.models.catalog import ListedModel
+from baton.gateway.models.status import ModelStatus
 from baton.internal.v1 import node_pb2
 from baton.internal.v1 import router_service_pb2 as router
 from baton.v1 import generation_pb2 as generation
@@ -15,6 +17,7 @@ from baton.wire.quantities import duration_from_seconds
 
 NOW_SECONDS = 100.0
 MODEL = "llama-3.1-8b-instruct"
+MODEL_ROW = ListedModel(MODEL, MODEL, False, "", ModelStatus("serving"), 8192, None)
 LAYERS = 32
 
 
@@ -29,7 +32,7 @@ def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Map
     states = list(_states(num_nodes))
     for state in states if are_workers else ():
         state.node.role = node_pb2.NODE_ROLE_WORKER
-    return state_document(MODEL, "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
+    return state_document([MODEL_ROW], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
 
 
 def _states(num_nodes: int) -> Iterator[router.NodeState]:

@@ -14,7 +14,7 @@ from gateway.api.ui.pictures import LAYERS, picture
 
 def _node(**fields: Any) -> Any:
     state = NodeState(node=NodeDescription(node_id="a", block_count=10, block_token_count=16), **fields)
-    return state_document("m", "1", [state], [], 0.0)["nodes"][0]
+    return state_document((), "1", [state], [], 0.0)["nodes"][0]
 
 
 def test_a_node_says_why_it_takes_no_requests() -> None:

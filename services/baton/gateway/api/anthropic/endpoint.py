@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from baton.gateway.access.admission import generation_name
@@ -15,8 +17,7 @@ from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
 from baton.gateway.api.structured_output import message_constraint
 from baton.gateway.api.usage import ignored_body
-from baton.gateway.generation.answer_reader import answer_parser
-from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.generator import TextGenerator, answer_parser
 from baton.gateway.generation.preparation import ContextLengthError
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.gateway.generation.tools import ToolUse
@@ -39,7 +40,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
     request = GenerationRequest(
         request_id=generation_name(context.request_id),
         model=body.model,
-        prompt=_prompt(generator, exchange, use),
+        prompt=await _prompt(generator, exchange, use),
         sampling=sampling_parameters(body, constraint.constraint),
         # Clients must name a limit, and name what their models can at most: what the context has no room for is cut.
         default_max_tokens=token_limit("max_tokens", body.max_tokens),
@@ -52,8 +53,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
     except ContextLengthError as error:  # in the words at which Claude Code compacts its conversation
         problem = f"prompt is too long: {error.excess}"
         raise refused(error.field, problem, code="context_length_exceeded") from error
-    parser = answer_parser(generator.preparation.model_format, prompt)
-    form = MessageFormat(context, body, len(prompt.token_ids), parser)
+    form = MessageFormat(context, body, len(prompt.token_ids), answer_parser(prompt))
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
 
@@ -65,14 +65,14 @@ async def answer_count_tokens(generator: TextGenerator, exchange: Exchange) -> N
         BatonError: If it cannot be tokenized.
     """
     body: ConversationBody = exchange.body
-    prompt = _prompt(generator, exchange, message_tools(body, exchange))
+    prompt = await _prompt(generator, exchange, message_tools(body, exchange))
     tokenization = await generator.preparation.tokenize(body.model, prompt)
     context, num_tokens = exchange.context, len(tokenization.token_ids)
     context.num_prompt_tokens = num_tokens
     exchange.response.send(200, msgspec.json.encode(CountAnswer(num_tokens, ignored_body(context))))
 
 
-def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) -> ChatPrompt:
+async def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) -> ChatPrompt:
     """Return the conversation as chat templates know it, the system's text first; an answer at its end is continued."""
     body: ConversationBody = exchange.body
     is_begun = bool(body.messages) and body.messages[-1].role == "assistant"
@@ -81,13 +81,12 @@ def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) -> ChatP
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
         tools=use.offered,
-        template_variables=_template_variables(generator, exchange, body),
+        template_variables=_template_variables(await generator.template_names(body.model), exchange, body),
     )
 
 
-def _template_variables(generator: TextGenerator, exchange: Exchange, body: ConversationBody) -> dict[str, object]:
-    """Return what the template is told of thinking; a budget of tokens is a hint."""
-    known = generator.preparation.model_format.template_names
+def _template_variables(known: Collection[str], exchange: Exchange, body: ConversationBody) -> dict[str, object]:
+    """Return what the template, which reads known names, is told of thinking; a budget of tokens is a hint."""
     effort = body.output_config.effort if body.output_config else None
     variables = effort_variable(known, _EFFORTS.get(effort or "", effort), "output_config.effort", exchange)
     if body.thinking is None or body.thinking.type == "adaptive":

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from baton.gateway.api.anthropic.schema import Block, ConversationBody, MessageParam
 from baton.gateway.api.errors import invalid, unsupported
-from baton.gateway.generation.conversation import MAX_MESSAGES
-from baton.gateway.generation.tools import call_of_answer
+from baton.gateway.generation.tools import MAX_MESSAGES, call_of_answer
 from baton.text.tokenizer import Message
 
 _ROLES = ("user", "assistant", "system")

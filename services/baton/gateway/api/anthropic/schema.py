@@ -233,6 +233,6 @@ class ModelPage(msgspec.Struct):
     """Anthropic's list of models, all on one page."""
 
     data: list[ModelObject]
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
     has_more: bool = False

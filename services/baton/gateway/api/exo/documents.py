@@ -30,23 +30,29 @@ _MEMORY = {
 }
 
 
-def models_document(model: str, created_seconds: int, max_context_tokens: int) -> dict[str, Any]:
-    """Return GET /models. The size on disk is 0, which tells clients that there is nothing to download."""
-    entry = {
-        "id": model,
-        "object": "model",
-        "created": created_seconds,
-        "owned_by": "baton",
-        "name": model.rpartition("/")[2],
-        "hugging_face_id": model,
-        "description": "",
-        "context_length": max_context_tokens,
-        "tags": [],
-        "storage_size_megabytes": 0,
-        "supports_tensor": False,
-        "tasks": ["TextGeneration"],
-    }
-    return {"object": "list", "data": [entry]}
+def models_document(models: Iterable[tuple[str, int]], created_seconds: int) -> dict[str, Any]:
+    """Return GET /models, of names and longest sequences.
+
+    The size on disk is 0, which tells clients that there is nothing to download.
+    """
+    entries = [
+        {
+            "id": model,
+            "object": "model",
+            "created": created_seconds,
+            "owned_by": "baton",
+            "name": model.rpartition("/")[2],
+            "hugging_face_id": model,
+            "description": "",
+            "context_length": max_context_tokens,
+            "tags": [],
+            "storage_size_megabytes": 0,
+            "supports_tensor": False,
+            "tasks": ["TextGeneration"],
+        }
+        for model, max_context_tokens in models
+    ]
+    return {"object": "list", "data": entries}
 
 
 def state_document(states: Sequence[NodeState], instances: Iterable[Instance]) -> dict[str, Any]:

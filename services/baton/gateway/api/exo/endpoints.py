@@ -15,7 +15,8 @@ from baton.gateway.api.exo.instances import Instance, Instances, instance_of, in
 from baton.gateway.api.exo.links import link_of, links_document
 from baton.gateway.api.exo.previews import count_in_query, fetch_previews
 from baton.gateway.cluster.quarantine import Quarantine
-from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
+from baton.gateway.cluster.router_client import RouterClient
+from baton.gateway.models.catalog import ModelCatalog
 from baton.internal.v1.node_pb2 import NodeDescription
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
@@ -54,9 +55,9 @@ class ExoApi:
         self._is_shared = is_shared
 
     async def send_models(self, exchange: Exchange) -> None:
-        """Send the model, as exo lists it."""
-        name, max_context_tokens = self._catalog.model_name, self._catalog.max_context_tokens
-        _send(exchange, models_document(name, self._created_seconds, max_context_tokens))
+        """Send the models, as exo lists them."""
+        rows = [(row.name, row.max_context_tokens) for row in self._catalog.listed() if row.name == row.root]
+        _send(exchange, models_document(rows, self._created_seconds))
 
     async def send_state(self, exchange: Exchange) -> None:
         """Send the state, or the part of it to which the keys in the path lead."""
@@ -77,7 +78,7 @@ class ExoApi:
         model = query.get("model_id")
         if not model:
             raise missing("model_id")
-        self._catalog.check_model_name(model)
+        self._catalog.check_name(model)
         counts = {name: count_in_query(query, name) for name in ("prompt_tokens", "max_tokens")}
         _send(exchange, await fetch_previews(self._router, model, await self._nodes(), **counts))
 
@@ -86,7 +87,7 @@ class ExoApi:
         self._check_alone()
         view = instance_view(exchange.body)
         instance = instance_of(view, await self._nodes())
-        self._catalog.check_model_name(instance.model)
+        self._catalog.check_name(instance.model)
         self._instances.add(instance)
         _send_receipt(exchange, instance_id=instance.instance_id)
 

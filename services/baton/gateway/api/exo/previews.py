@@ -11,9 +11,10 @@ from baton.errors import OutOfMemoryError, UnavailableError
 from baton.gateway.api.errors import invalid
 from baton.gateway.api.exo.documents import instance_document
 from baton.gateway.api.exo.instances import Instance
-from baton.gateway.cluster.router_client import RouterClient, describe
+from baton.gateway.cluster.router_client import RouterClient
 from baton.internal.v1.node_pb2 import NodeDescription
 from baton.internal.v1.router_service_pb2 import Candidate, CostEstimate, PlaceRequest
+from baton.wire.node_roles import decodes
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 128
 """The request whose cost is shown where the query names none; at most three and one quarters of the context."""
@@ -45,8 +46,8 @@ async def fetch_previews(
     Raises:
         BatonError: If the router does not answer.
     """
-    served = describe(model, nodes.values())
-    context_tokens = served.max_context_tokens if served else 0
+    own = [node for node in nodes.values() if decodes(node) and node.model_id == model]
+    context_tokens = max((node.model_shape.max_context_token_count for node in own), default=0)
     reference = ReferenceRequest(
         prompt_tokens=prompt_tokens or min(PROMPT_TOKENS, max(1, context_tokens * 3 // 4)),
         max_tokens=max_tokens or min(OUTPUT_TOKENS, max(1, context_tokens // 4)),

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.openai.logprobs import TokenBytes
-from baton.gateway.generation.answer_reader import AnswerEnd, AnswerReader
+from baton.gateway.generation.generator import AnswerEnd, AnswerReader
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, Reasoning
 from baton.v1.generation_pb2 import (

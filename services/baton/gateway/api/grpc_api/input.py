@@ -9,7 +9,6 @@ from typing import TypeAlias
 from baton.errors import InvalidFieldError
 from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.body import MAX_CHOICES, session_name
-from baton.gateway.generation.conversation import MAX_MESSAGES, ChatTurn, template_message
 from baton.gateway.generation.requests import (
     STRUCTURED_OUTPUT,
     ChatPrompt,
@@ -20,8 +19,10 @@ from baton.gateway.generation.requests import (
     client_name,
 )
 from baton.gateway.generation.tools import (
+    MAX_MESSAGES,
     NO_PARAMETERS,
     NO_TOOLS,
+    ChatTurn,
     ToolFields,
     ToolMode,
     ToolUse,
@@ -31,6 +32,7 @@ from baton.gateway.generation.tools import (
     json_object,
     parsed_arguments,
     read_tools,
+    template_message,
 )
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool

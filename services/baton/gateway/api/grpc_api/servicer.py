@@ -24,12 +24,12 @@ from baton.gateway.access.grpc_keys import SHOWN_KEY
 from baton.gateway.api.answer import AnswerJob, describe_answer, generate_choice, run_all
 from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
 from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
-from baton.gateway.cluster.router_client import NO_NODE, ModelCatalog
-from baton.gateway.generation.answer_reader import answer_reader
-from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.cluster.router_client import NO_NODE
+from baton.gateway.generation.generator import TextGenerator, answer_reader
 from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
+from baton.gateway.models.catalog import ListedModel, ModelCatalog
 from baton.rpc.compression import compress_where_it_pays, writer_of
 from baton.rpc.error_interceptor import Context, strings_of
 from baton.rpc.status import code_of
@@ -82,10 +82,11 @@ class GenerationServicer(GenerationServiceServicer):
     async def Tokenize(self, request: wire.TokenizeRequest, context: Context) -> wire.TokenizeResponse:  # noqa: N802
         """Answer with the tokens of a text or a conversation."""
         async with self._working("Tokenize", request, context) as asked:
-            token_ids, max_context_tokens = await self._tokenize(request, asked)
-            response = wire.TokenizeResponse(token_ids=token_ids, max_context_token_count=max_context_tokens)
+            found = await self._tokenize(request, asked)
+            max_context_tokens = found.model.max_context_tokens
+            response = wire.TokenizeResponse(token_ids=found.token_ids, max_context_token_count=max_context_tokens)
             if request.include_pieces:
-                response.pieces.extend(piece or "" for piece in self._generator.preparation.pieces(token_ids))
+                response.pieces.extend(piece or "" for piece in found.pieces)
             _check_size(response, request.WhichOneof("input") or "input", "CountTokens counts its tokens")
             compress_where_it_pays(response, context)
             return response
@@ -109,8 +110,10 @@ class GenerationServicer(GenerationServiceServicer):
     ) -> wire.CountTokensResponse:
         """Answer with the number of tokens of a text or a conversation."""
         async with self._working("CountTokens", request, context) as asked:
-            token_ids, max_context_tokens = await self._tokenize(request, asked)
-            return wire.CountTokensResponse(token_count=len(token_ids), max_context_token_count=max_context_tokens)
+            found = await self._tokenize(request, asked)
+            return wire.CountTokensResponse(
+                token_count=len(found.token_ids), max_context_token_count=found.model.max_context_tokens
+            )
 
     async def ListModels(  # noqa: N802
         self,
@@ -119,29 +122,27 @@ class GenerationServicer(GenerationServiceServicer):
     ) -> wire.ListModelsResponse:
         """List the models."""
         catalog = self._catalog
-        if not catalog.max_context_tokens:
+        if not any(row.max_context_tokens for row in catalog.listed()):
             await catalog.refresh()
-        if not catalog.max_context_tokens:
+        rows = catalog.listed()
+        if not any(row.max_context_tokens for row in rows) and catalog.problem:
             raise UnavailableError(catalog.problem, reason=NO_NODE)
-        served = (catalog.model_name, *catalog.adapter_names)
-        models = [wire.Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in served]
-        for model in models[1:]:
-            model.parent = catalog.model_name
-        return wire.ListModelsResponse(models=models)
+        return wire.ListModelsResponse(models=[_model(row) for row in rows])
 
     async def _generate(
         self, request: wire.GenerateRequest, asked: RequestContext, write: Write, timeout_seconds: float | None
     ) -> None:
-        generator, model_format = self._generator, self._generator.preparation.model_format
-        wanted = generation_request(request, asked, model_format.template_names, timeout_seconds=timeout_seconds)
-        prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name), asked)
+        generator, model = self._generator, await self._catalog.model(request.model)
+        known = model.text.model_format.template_names
+        wanted = generation_request(request, asked, known, timeout_seconds=timeout_seconds)
+        prompt = await generator.prepare(replace(wanted, model=wanted.model or model.name), asked)
         job = AnswerJob(asked, [prompt], max(1, request.choice_count))
         try:
             job.begin()
         except InvalidFieldError as error:
             raise error.renamed("choice_count") from error
         describe_answer(job, is_stream=True)
-        writer = GrpcWriter(write, generator.token_bytes, partial(answer_reader, model_format, prompt))
+        writer = GrpcWriter(write, prompt.text.detokenizers.token_bytes, partial(answer_reader, prompt))
 
         async def answer(choice: int) -> None:
             result = await generate_choice(generator, job, choice, partial(writer.take, choice))
@@ -159,7 +160,7 @@ class GenerationServicer(GenerationServiceServicer):
         self, request: wire.TokenizeRequest | wire.CountTokensRequest, asked: RequestContext
     ) -> Tokenization:
         preparation = self._generator.preparation
-        prompt = prompt_of(request, asked, preparation.model_format.template_names)
+        prompt = prompt_of(request, asked, await self._generator.template_names(request.model))
         with in_words_of(request):
             tokenization = await preparation.tokenize(request.model, prompt)
         asked.num_prompt_tokens = len(tokenization.token_ids)
@@ -170,11 +171,14 @@ class GenerationServicer(GenerationServiceServicer):
         """Do what costs work: known by name, admitted, and limited in time."""
         with self._watch(rpc, context) as asked, self._traced(rpc, request, asked):
             await context.send_initial_metadata(((REQUEST_ID_HEADER, asked.request_id),))
-            num_bytes = request.ByteSize()
+            num_bytes, asked.model = request.ByteSize(), request.model
+            has_objectives = any(asked.objectives)
             with (
                 self._access.admission.slot(asked),
                 self._held.holding(num_bytes),
-                self._access.refusals.watch(asked.key_name, num_bytes, has_objectives=any(asked.objectives)),
+                self._access.refusals.watch(
+                    asked.key_name, num_bytes, model=asked.model, has_objectives=has_objectives
+                ),
             ):
                 try:
                     async with self._access.limit(asked.key):
@@ -227,6 +231,18 @@ class GenerationServicer(GenerationServiceServicer):
             finally:
                 note_request(server, asked, "")
                 note_request(span, asked, failure)
+
+
+def _model(row: ListedModel) -> wire.Model:
+    status = row.status
+    return wire.Model(
+        name=row.name,
+        max_context_token_count=row.max_context_tokens,
+        parent=row.root if row.is_adapter else "",
+        state=f"MODEL_STATE_{status.stage.upper()}",
+        progress=status.progress,
+        alias_of=row.alias_of,
+    )
 
 
 def _check_size(response: wire.TokenizeResponse | wire.DetokenizeResponse, field: str, advice: str) -> None:

@@ -27,8 +27,7 @@ from baton.gateway.api.openai.logprobs import TokenBytes, chat_logprobs, prompt_
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
-from baton.gateway.generation.answer_reader import AnswerReader, answer_reader
-from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.generator import AnswerReader, TextGenerator, answer_reader
 from baton.gateway.generation.requests import (
     STRUCTURED_OUTPUT,
     ChatPrompt,
@@ -61,7 +60,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
                 add_generation_prompt=chat.add_generation_prompt is not False,
                 continue_final_message=bool(chat.continue_final_message),
                 tools=use.offered,
-                template_variables=_template_variables(generator, chat, exchange),
+                template_variables=await _template_variables(generator, chat, exchange),
             ),
             sampling=_sampling(chat, constraint.constraint),
             field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
@@ -76,9 +75,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
         exchange.context,
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
-    form = ChatFormat(
-        job, chat, generator.token_bytes, partial(answer_reader, generator.preparation.model_format, prompt)
-    )
+    form = ChatFormat(job, chat, prompt.text.detokenizers.token_bytes, partial(answer_reader, prompt))
     await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
 
 
@@ -127,9 +124,12 @@ def _sampling(body: ChatBody, constraint: StructuredOutput | None) -> SamplingPa
     return sampling
 
 
-def _template_variables(generator: TextGenerator, chat: ChatBody, exchange: Exchange) -> dict[str, object]:
-    known, effort = generator.preparation.model_format.template_names, chat.reasoning_effort
-    return {**(chat.chat_template_kwargs or {}), **effort_variable(known, effort, "reasoning_effort", exchange)}
+async def _template_variables(generator: TextGenerator, chat: ChatBody, exchange: Exchange) -> dict[str, object]:
+    given, effort = chat.chat_template_kwargs or {}, chat.reasoning_effort
+    if effort is None:
+        return given
+    known = await generator.template_names(chat.model)
+    return {**given, **effort_variable(known, effort, "reasoning_effort", exchange)}
 
 
 class ChatFormat(CompletionWriter):

@@ -52,7 +52,7 @@ async def answer_completion(generator: TextGenerator, exchange: Exchange) -> Non
     completion: CompletionBody = exchange.body
     job = await _prepare(generator, exchange.context, completion)
     echoes = await _echoes(generator, job) if completion.echo else ()
-    form = CompletionFormat(job, completion, generator.token_bytes, echoes)
+    form = CompletionFormat(job, completion, job.prompts[0].text.detokenizers.token_bytes, echoes)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(completion.stream))
 
 

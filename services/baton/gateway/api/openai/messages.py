@@ -8,16 +8,18 @@ from functools import partial
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, refused, unsupported
 from baton.gateway.api.openai.schema import ChatBody, ContentPart, Message, ToolCallParam, ToolParam
-from baton.gateway.generation.conversation import MAX_MESSAGES, ChatTurn, template_message
 from baton.gateway.generation.tools import (
     CHAT_FIELDS,
+    MAX_MESSAGES,
     NO_PARAMETERS,
+    ChatTurn,
     ToolUse,
     call_of_answer,
     choose,
     choose_named,
     parsed_arguments,
     read_tools,
+    template_message,
 )
 from baton.text.tokenizer import Message as TemplateMessage
 from baton.text.tools import Tool

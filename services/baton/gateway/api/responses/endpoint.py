@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import msgspec
 
@@ -23,8 +24,7 @@ from baton.gateway.api.responses.input import conversation
 from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
 from baton.gateway.api.responses.tools import response_tools
 from baton.gateway.api.structured_output import TextParam, text_constraint
-from baton.gateway.generation.answer_reader import answer_parser
-from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.generator import TextGenerator, answer_parser
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
@@ -42,24 +42,23 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
     """
     body: ResponsesBody = exchange.body
     context = exchange.context
-    prompt = await generator.prepare(_request(generator, exchange, body), context)
-    model_format = generator.preparation.model_format
+    known = await generator.template_names(body.model)
+    prompt = await generator.prepare(_request(known, exchange, body), context)
     include = body.include or ()
     form = ResponsesFormat(
         context,
         _opening(context, body),
-        answer_parser(model_format, prompt),
-        model_format.output_format.tool_format,
-        token_bytes=generator.token_bytes if _LOGPROBS in include else None,
+        answer_parser(prompt),
+        prompt.text.model_format.output_format.tool_format,
+        token_bytes=prompt.text.detokenizers.token_bytes if _LOGPROBS in include else None,
         is_sealing=_SEALED_REASONING in include,
     )
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
 
-def _request(generator: TextGenerator, exchange: Exchange, body: ResponsesBody) -> GenerationRequest:
+def _request(known: Collection[str], exchange: Exchange, body: ResponsesBody) -> GenerationRequest:
     use, constraint = response_tools(body, exchange), text_constraint(body.text)
     effort = body.reasoning.effort if body.reasoning else None
-    known = generator.preparation.model_format.template_names
     variables = effort_variable(known, effort, "reasoning.effort", exchange)
     return GenerationRequest(
         request_id=generation_name(exchange.context.request_id),

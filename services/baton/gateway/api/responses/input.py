@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, unsupported
 from baton.gateway.api.responses.schema import InputItem, InputPart, ResponsesBody
-from baton.gateway.generation.conversation import MAX_MESSAGES
-from baton.gateway.generation.tools import call_of_answer, parsed_arguments
+from baton.gateway.generation.tools import MAX_MESSAGES, call_of_answer, parsed_arguments
 from baton.text.tokenizer import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

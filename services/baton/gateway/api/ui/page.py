@@ -13,6 +13,7 @@ from baton.gateway.api.ui.state import state_document
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.observation import Journal
+from baton.gateway.models.catalog import ModelCatalog
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _SCRIPTS = ("app", "chat", "cluster", "dom", "layers", "requests", "waterfall")
@@ -33,7 +34,7 @@ class Ui:
         router: RouterClient,
         journal: Journal,
         quarantine: Quarantine,
-        model: str,
+        catalog: ModelCatalog,
         clock: Callable[[], float],
         exposures: Sequence[str] = (),
     ) -> None:
@@ -41,7 +42,7 @@ class Ui:
         self._router = router
         self._journal = journal
         self._quarantine = quarantine
-        self._model = model
+        self._catalog = catalog
         self._clock = clock
         self._files = _read_files()
 
@@ -65,7 +66,8 @@ class Ui:
         states = await self._router.list_node_states()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
-        document = state_document(self._model, baton.__version__, states, entries, self._clock(), name=name)
+        models = self._catalog.listed()
+        document = state_document(models, baton.__version__, states, entries, self._clock(), name=name)
         quarantine = [each._asdict() for each in self._quarantine.entries()]
         document = {**document, "exposures": self._exposures, "quarantine": quarantine}
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})

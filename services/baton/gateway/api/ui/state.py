@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from baton.gateway.generation.observation import CANCELLED, JournalEntry
+from baton.gateway.models.catalog import ListedModel
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration, terms_beside
@@ -18,7 +19,7 @@ _PLACE = attrgetter("layer_begin", "layer_count", "token_begin", "token_count", 
 
 
 def state_document(
-    model: str,
+    models: Sequence[ListedModel],
     version: str,
     states: Sequence[NodeState],
     entries: Sequence[JournalEntry],
@@ -33,7 +34,11 @@ def state_document(
     """
     shown = _with_frames(entries, name)
     return {
-        "model": model,
+        "models": [
+            {"name": row.name, "root": row.root, "state": row.status.stage, "progress": row.status.progress}
+            | {"cause": row.status.cause}
+            for row in models
+        ],
         "version": version,
         "nodes": [_node(state) for state in states],
         "links": [

@@ -16,7 +16,7 @@ const ADVICE = {
   503: "The gateway lives, its router does not answer: look at the router's log. The page asks again every second.",
 };
 
-let state = { model: "", nodes: [], links: [], requests: [], timeline: null };
+let state = { models: [], nodes: [], links: [], requests: [], timeline: null };
 let chosen = "", isFollowing = true, isZoomed = false, answeredAt = null, problem = null;
 const seen = new Map(); // by id: the node, and when it was last registered
 
@@ -56,7 +56,7 @@ function draw() {
   }
   const request = requests.find((each) => each.name === chosen);
   const nodes = [...state.nodes, ...gone()].sort((a, b) => (a.id < b.id ? -1 : 1));
-  byId("model").textContent = state.model;
+  drawModels();
   byId("latest").setAttribute("aria-pressed", isFollowing);
   byId("latest").hidden = requests.length < 2;
   byId("zoom").setAttribute("aria-pressed", isZoomed);
@@ -71,6 +71,16 @@ function draw() {
     `Request ${each.fingerprint} of ${each.tenant || "everybody"} has ended ${each.falls} passes or processes: ` +
     `${each.is_refused ? "refused" : "computed alone"} for ${Math.ceil(each.seconds_left)} s.`]);
   drawAlerts([...doors, ...refused, ...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
+}
+
+/** Offer the models; whoever has chosen one keeps it. */
+function drawModels() {
+  sync(byId("model"), state.models, (model) => model.name, () => html("option"), (option, { name, state, progress, cause }) => {
+    const done = progress === null ? "" : `, ${Math.round(100 * progress)} %`;
+    option.value = name;
+    option.textContent = state === "serving" ? name : `${name} (${state}${done})`;
+    option.title = cause;
+  });
 }
 
 /** Return the nodes that were registered while this page was open and no longer are. */
@@ -89,7 +99,7 @@ function drawAlerts(alerts) {
 }
 
 function curlLine() {
-  const body = JSON.stringify({ model: state.model, messages: [{ role: "user", content: "What is 12 + 30?" }] });
+  const body = JSON.stringify({ model: byId("model").value, messages: [{ role: "user", content: "What is 12 + 30?" }] });
   const key = byId("key").value ? ' -H "authorization: Bearer $BATON_API_KEY"' : "";
   return `curl ${location.origin}/v1/chat/completions${key} -H "content-type: application/json" -d '${body}'`;
 }
@@ -113,7 +123,7 @@ async function refresh() {
   status.className = problem ? "bad" : "";
   status.textContent = problem ? `Last answer${at || ": none yet"}` : `${count(state.nodes.length, "node")} · Baton ${state.version}`;
   document.body.classList.toggle("stale", problem !== null && answeredAt !== null);
-  document.title = problem ? "⚠ Baton" : `Baton · ${state.model}`;
+  document.title = problem ? "⚠ Baton" : `Baton · ${byId("model").value || "no model"}`;
   draw();
 }
 
@@ -124,6 +134,6 @@ async function follow() {
   }
 }
 
-startChat(headers, () => state.model);
+startChat(headers, () => byId("model").value);
 watchKeys(byId("requests"), choose);
 follow();

@@ -79,14 +79,14 @@ function drawSide(side, title, nodes, links, state) {
   });
 }
 
-function fillNode(card, node, { model, requests }) {
+function fillNode(card, node, { models, requests }) {
   const [kind, word] = condition(node);
   card.className = `node ${kind}`;
   put(card, ".name", node.id);
   put(card, ".badge", word);
   const rates = [node.role === "decode" ? "" : amount(node.prefill_flops, "FLOP/s"), node.role === "prefill" ? "" : amount(node.decode_bytes_per_second, "B/s")];
   const speed = rates.filter(Boolean).join(", "), isWorker = node.role === "worker", [sent, decoded] = partsOf(node, requests);
-  const parts = [isWorker ? "any part" : `pinned to ${node.role}`, isWorker && sent + decoded ? `of late ${count(sent, "prompt")} for others, ${decoded} decoded` : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, node.model === model ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
+  const parts = [isWorker ? "any part" : `pinned to ${node.role}`, isWorker && sent + decoded ? `of late ${count(sent, "prompt")} for others, ${decoded} decoded` : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, models.length === 1 ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
   put(card, ".device", parts.filter(Boolean).join(" · "));
   put(card, ".load", loadOf(node).map((part) => part.replaceAll(" ", "\u00a0")).join(" · "));
   put(card, ".share", `${Math.round(100 * node.used_share)} % of ${amount(node.pool_tokens, "")} tokens`.replace("  ", " "));

@@ -1,0 +1,1 @@
+"""Which models the gateway serves, and what makes text of their tokens."""
