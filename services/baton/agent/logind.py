@@ -34,10 +34,6 @@ class LogindEvents:
 
     Invariant: while the machine is awake and `run` runs, a delay is held, and given up once `before_sleep` has
     returned; systemd waits no longer than its InhibitDelayMaxSec (5 s).
-
-    Args:
-        before_sleep: Called when the machine is about to sleep.
-        after_wake: Called when it is awake again.
     """
 
     def __init__(self, before_sleep: Handler, after_wake: Handler) -> None:

@@ -33,10 +33,7 @@ def unsleeping_clock() -> float:
 class SleepWatch:
     """Tells of each sleep, and of each time that this process was stopped, once it is over.
 
-    Args:
-        on_wake: Told for how many seconds.
-        sleep: Waits.
-        clock: Seconds.
+    `on_wake` is told for how many seconds.
     """
 
     def __init__(

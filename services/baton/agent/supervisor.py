@@ -58,14 +58,8 @@ class Supervisor:
     ) -> None:
         """Prepare; nothing runs yet.
 
-        Args:
-            spec: What to run.
-            on_line: Told of its output.
-            backoff: Pauses between its runs.
-            grace_seconds: Time that it has to end when asked to.
-            gives_up: Whether, after a run that ended with a status, none is to follow.
-            sleep: Waits.
-            clock: Seconds that only grow.
+        `grace_seconds` is the time that it has to end when asked to; `gives_up` says whether, after a run that ended
+        with a status, none is to follow.
         """
         self.spec = spec
         self.state = SupervisedState.STARTING

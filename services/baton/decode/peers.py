@@ -42,14 +42,8 @@ class PeerSet:
     Links from prefill nodes are measured as soon as they appear; those from others that decode, of which there may be
     many, one after the other.
 
-    Args:
-        probe_bytes: Bytes of a link measurement; 0: none is made.
-        report_link: Takes a measurement.
-        choice: What may carry KV streams.
-        lender: Memory that prefill nodes of this host may write into; None: none is lent. Started and closed by `run`.
-        metrics: Where to count.
-        budget: Memory for KV that arrives; None: that of a large machine.
-        linger_seconds: Time that running streams get when their node leaves the router's list.
+    A link is measured with `probe_bytes`, 0: not at all; prefill nodes of this host may write into memory of `lender`,
+    which `run` starts and closes. When a node leaves the router's list its streams get `linger_seconds`.
     """
 
     def __init__(

@@ -69,7 +69,6 @@ class RequestRegistry:
     """Sequences by request, their listeners, and what has not been delivered to them.
 
     Invariant: a sequence that is not finished has a listener; one that is has none, so that nothing follows its end.
-
     """
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:

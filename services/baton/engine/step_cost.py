@@ -55,10 +55,7 @@ class StepCost:
 
         Solves prompt_seconds(context, context + n) = target - seconds(work) for n.
 
-        Args:
-            work: What the pass computes anyway: a token of each decoding sequence.
-            target_seconds: What it should take at most, above 0.
-            context_tokens: Positions of the prompt that are computed already.
+        `work` is what it computes anyway, and `context_tokens` of the prompt are computed already.
 
         Returns:
             `MIN_PROMPT_TOKENS` or more; infinity where positions cost nothing.

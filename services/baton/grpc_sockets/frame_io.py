@@ -288,11 +288,7 @@ class MessageAssembler:
 
 
 class MessageParts:
-    """A message that is sent piece by piece, without being joined.
-
-    Args:
-        parts: Its bytes, one buffer after the other.
-    """
+    """A message that is sent piece by piece, without being joined."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         views = [memoryview(part).cast("B") for part in parts if len(part)]

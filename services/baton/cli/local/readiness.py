@@ -29,12 +29,7 @@ async def devices_of(router_address: str) -> Mapping[str, str]:
 
 
 async def knows_nodes(router_address: str, roles: Mapping[str, NodeRole]) -> bool:
-    """Return whether the router knows all nodes, and the links from those that prefill to the others that decode.
-
-    Args:
-        router_address: host:port of it.
-        roles: Of all nodes, by node id.
-    """
+    """Return whether the router knows all nodes, and the links from those that prefill to the others that decode."""
     states = {state.node.node_id: state for state in await _nodes_of(router_address)}
     links = {(link.from_node_id, node_id) for node_id, state in states.items() for link in state.links}
     wanted = {

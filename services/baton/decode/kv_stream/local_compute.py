@@ -39,9 +39,7 @@ class DeadlineGuard:
 
     Where that moment has passed already, the stream is the only hope, and goes on.
 
-    Args:
-        deadline: Event loop's time at which the caller gives the request up.
-        rest_seconds: Returns the time to compute the rest here, as it is expected.
+    `deadline` is the event loop's time at which the caller gives the request up.
     """
 
     def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:

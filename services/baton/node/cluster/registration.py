@@ -164,13 +164,8 @@ class RouterRegistrations:
     Every router gets every report. The node's peers are those that any router names: one that has just started knows
     few nodes.
 
-    Args:
-        routers: Knows the routers' addresses.
-        node: Who the node is.
-        load: Returns what it is doing, given the placements that it has accepted since a router was last told.
-        report_seconds: Longest time between reports.
-        on_peers: Called with all other nodes of the model when they change.
-        transfer_key: By which the node checks what routers grant; empty: it takes part in no transfer.
+    `load` is given the placements that the node has accepted since a router was last told. Without a `transfer_key` it
+    takes part in no transfer.
     """
 
     def __init__(

@@ -108,11 +108,8 @@ class WireTrial:
 
     Uses the first blocks of both runners, to which nothing else may refer.
 
-    Args:
-        prefill: Computes the context and packs its KV.
-        decode: Unpacks it and computes the continuation; may be the same.
-        token_ids: Context and continuation.
-        num_context_tokens: Length of the context, 1 to len(token_ids) - 1.
+    `prefill` computes and packs the context, 1 to len(token_ids) - 1 tokens, and `decode`, which may be the same
+    runner, unpacks it and computes the continuation.
     """
 
     def __init__(self, prefill: Runner, decode: Runner, token_ids: Sequence[int], num_context_tokens: int) -> None:
