@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from shutil import copy
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from checkpoints import CheckpointName, checkpoint
 
@@ -62,13 +63,189 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
         wide = array
         if f"{module}.scales" in stored:
             kind = told.get(module) or told
-            parts = [stored[f"{module}.{part}"].astype(mx.float32) for part in ("scales", "biases")]
-            wide = mx.dequantize(array, *parts, group_size=kind["group_size"], bits=kind["bits"])
+            if kind.get("mode", "affine") == "affine":
+                parts = [stored[f"{module}.{part}"].astype(mx.float32) for part in ("scales", "biases")]
+                wide = mx.dequantize(array, *parts, group_size=kind["group_size"], bits=kind["bits"])
+            else:
+                wide = mx.dequantize(array, stored[f"{module}.scales"], mode=kind["mode"], dtype=mx.float32)
         tensor = torch.from_numpy(np.array(wide.astype(mx.float32))).to(dtype)
         tensors |= _in_names_of_hub(name, tensor)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return _with_tokenizer(packed, folder)
+
+
+MICRO_MODES = ("mxfp4", "mxfp8", "nvfp4")
+HUB_FORMATS = ("fp8", "compressed-tensors", "awq", "gptq", "gptq_v2")
+
+
+def micro(name: CheckpointName, mode: str, folder: Path) -> Path:
+    """Write a checkpoint as `mlx_lm.convert -q --q-mode` does in a format of floats with small scales."""
+    from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+    model, config = load_model(checkpoint(name))
+    model, config = quantize_model(model, config, group_size=None, bits=None, mode=mode)
+    save_model(folder, model)
+    save_config(config, folder / "config.json")
+    return _with_tokenizer(checkpoint(name), folder)
+
+
+def openai_mxfp4(folder: Path, unpacked: Path) -> None:
+    """Write GPT-OSS as OpenAI does, and as transformers unpacks it."""
+    import mlx.core as mx
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    source = checkpoint("gpt_oss")
+    config = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    packed = dict(tensors)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "experts.down_proj"))]:
+        turned = packed.pop(name).transpose(1, 2).contiguous()
+        words, exponents = (np.array(part) for part in mx.quantize(mx.array(turned.numpy()), mode="mxfp4"))
+        num_experts, num_outputs, num_inputs = turned.shape
+        blocks = torch.from_numpy(words.view(np.uint8).reshape(num_experts, num_outputs, num_inputs // 32, 16))
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": torch.from_numpy(exponents)}
+        tensors[name] = convert_moe_packed_tensors(blocks, torch.from_numpy(exponents), dtype=torch.float32)
+    for place, content in ((folder, packed), (unpacked, tensors)):
+        place.mkdir(parents=True)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in content.items()},
+            place / "model.safetensors",
+            {"format": "pt"},
+        )
+        told = config | ({"quantization_config": {"quant_method": "mxfp4"}} if content is packed else {})
+        (place / "config.json").write_text(json.dumps(told))
+        _with_tokenizer(source, place)
+
+
+def hub_format(name: CheckpointName, method: str, folder: Path, unpacked: Path) -> None:
+    """Write a checkpoint in a format of the hub's, and the numbers that its definition gives."""
+    source = checkpoint(name)
+    config = json.loads((source / "config.json").read_text())
+    packed, plain = {}, load_file(source / "model.safetensors")
+    for tensor, weight in list(plain.items()):
+        if ".layers." not in tensor or weight.ndim != 2:
+            packed[tensor] = weight
+            continue
+        parts, plain[tensor] = _PACKERS[method](weight)
+        packed |= {f"{tensor.removesuffix('weight')}{part}": value.contiguous() for part, value in parts.items()}
+    for place, content in ((folder, packed), (unpacked, plain)):
+        place.mkdir(parents=True)
+        save_file(content, place / "model.safetensors", {"format": "pt"})
+        told = config | ({"quantization_config": _CONFIGS[method]} if content is packed else {})
+        (place / "config.json").write_text(json.dumps(told))
+        _with_tokenizer(source, place)
+
+
+Parts = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""Tensors of a packed weight by the end of their names, and what they stand for."""
+_AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"},
+    "compressed-tensors": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "input_activations": None,
+                "weights": {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "group_size": 32},
+            }
+        },
+    },
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": False},
+    "gptq_v2": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "checkpoint_format": "gptq_v2"},
+}
+
+
+def _fp8(weight: torch.Tensor) -> Parts:
+    num_outputs, num_inputs = weight.shape
+    blocks = (-(-num_outputs // 128), -(-num_inputs // 128))
+    scales = torch.tensor(
+        [
+            [
+                float(weight[128 * row : 128 * row + 128, 128 * column : 128 * column + 128].abs().max()) / 448
+                for column in range(blocks[1])
+            ]
+            for row in range(blocks[0])
+        ]
+    )
+    wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[:num_outputs, :num_inputs]
+    codes = (weight / wide).to(torch.float8_e4m3fn)
+    return {"weight": codes, "weight_scale_inv": scales}, codes.float() * wide
+
+
+def _compressed_tensors(weight: torch.Tensor) -> Parts:
+    groups = weight.unflatten(1, (-1, 32))
+    scales = (groups.abs().amax(-1) / 7).bfloat16()
+    codes = (groups / scales.float()[..., None]).round().clamp(-8, 7)
+    unpacked = (codes * scales.float()[..., None]).flatten(1)
+    words = _words_along((codes + 8).flatten(1).to(torch.int64))
+    return {"weight_packed": words, "weight_scale": scales, "weight_shape": torch.tensor(weight.shape)}, unpacked
+
+
+def _zero_points(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return codes [outputs, groups, 64], zeros and scales [outputs, groups], and what they stand for."""
+    groups = weight.unflatten(1, (-1, 64))
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    scales = ((high - low) / 15).half()
+    zeros = (-low / scales.float()).round().clamp(1, 15)
+    codes = (groups / scales.float()[..., None] + zeros[..., None]).round().clamp(0, 15)
+    return codes, zeros, scales, ((codes - zeros[..., None]) * scales.float()[..., None]).flatten(1)
+
+
+def _awq(weight: torch.Tensor) -> Parts:
+    codes, zeros, scales, unpacked = _zero_points(weight)
+
+    def words(values: torch.Tensor) -> torch.Tensor:  # [rows, outputs]
+        eights = values.to(torch.int64).unflatten(1, (-1, 8))
+        packed = sum(eights[..., output] << 4 * place for place, output in enumerate(_AWQ_ORDER))
+        return _int32(packed)  # type: ignore[arg-type]
+
+    parts = {"qweight": words(codes.flatten(1).T), "qzeros": words(zeros.T), "scales": scales.T}
+    return parts, unpacked
+
+
+def _gptq(weight: torch.Tensor, offset: int = 1) -> Parts:
+    codes, zeros, scales, unpacked = _zero_points(weight)
+    order = torch.arange(weight.shape[1], dtype=torch.int32) // 64
+    parts = {"qweight": _words_along(codes.flatten(1).to(torch.int64)).T, "scales": scales.T, "g_idx": order}
+    return parts | {"qzeros": _words_along((zeros.T - offset).to(torch.int64))}, unpacked
+
+
+def _words_along(codes: torch.Tensor) -> torch.Tensor:
+    """Return codes [rows, columns] as words of eight, the first in the lowest bits."""
+    eights = codes.unflatten(1, (-1, 8))
+    return _int32(sum(eights[..., place] << 4 * place for place in range(8)))  # type: ignore[arg-type]
+
+
+def _int32(words: torch.Tensor) -> torch.Tensor:
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+_PACKERS: dict[str, Callable[[torch.Tensor], Parts]] = {
+    "fp8": _fp8,
+    "compressed-tensors": _compressed_tensors,
+    "awq": _awq,
+    "gptq": _gptq,
+    "gptq_v2": lambda weight: _gptq(weight, 0),
+}
+
+
+@cache
+def pair(name: CheckpointName, kind: Affine | str) -> tuple[Path, Path]:
+    """Return a packed folder and its weights unpacked, made on first use, kept for the process."""
+    if isinstance(kind, Affine):
+        return affine_pair(name, kind)
+    root = Path(tempfile.mkdtemp(prefix="baton-packed-", dir=checkpoint(name).parent))
+    packed, unpacked = root / "packed", root / "unpacked"
+    if kind in MICRO_MODES:
+        return micro(name, kind, packed), unpacked_affine(packed, unpacked)
+    if kind == "openai":
+        openai_mxfp4(packed, unpacked)
+    else:
+        hub_format(name, kind, packed, unpacked)
+    return packed, unpacked
 
 
 @cache

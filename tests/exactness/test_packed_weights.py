@@ -12,7 +12,7 @@ from checkpoints import VOCABULARY_SIZE, CheckpointName, reference_generate, ref
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 from order import RUNS_ALL
-from packed_checkpoints import Affine, affine_pair
+from packed_checkpoints import HUB_FORMATS, MICRO_MODES, Affine, pair
 
 PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
     (None, "torch"),
@@ -31,13 +31,15 @@ class Case(NamedTuple):
     """A cell of the table."""
 
     family: CheckpointName
-    kind: Affine
+    kind: Affine | str
     placement: int
 
     def __str__(self) -> str:
         prefill, decode = PLACEMENTS[self.placement]
-        mixed = "mixed" if self.kind.is_mixed else ""
-        return f"{self.family}-{self.kind.bits}bit{mixed}-g{self.kind.group_size}-{prefill or 'local'}-to-{decode}"
+        kind = self.kind
+        if isinstance(kind, Affine):
+            kind = f"{kind.bits}bit{'mixed' if kind.is_mixed else ''}-g{kind.group_size}"
+        return f"{self.family}-{kind}-{prefill or 'local'}-to-{decode}"
 
 
 _ALL = [
@@ -66,7 +68,13 @@ _ALL = [
         for place in range(4)
     ),
 ]
+_ALL += [Case("wide_llama", mode, place) for mode in MICRO_MODES for place in range(4)]
+_ALL += [Case(family, method, 0) for family in ("wide_llama", "wide_qwen3") for method in HUB_FORMATS]
+_ALL += [Case("gpt_oss", "openai", 0)]
 _SAMPLE = [
+    Case("gpt_oss", "openai", 0),
+    Case("wide_llama", "nvfp4", 2),
+    Case("wide_llama", "fp8", 0),
     Case("wide_qwen3", Affine(4, 64, is_mixed=True), 2),
     Case("wide_llama", Affine(4, 64), 3),
     Case("wide_llama", Affine(3, 32), 0),
@@ -83,7 +91,7 @@ def _prompt(length: int) -> list[int]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_of_packed_weights_equals_transformers_on_the_same_unpacked(case: Case) -> None:
     """Ragged prompts together, the longest in chunks, then again over what is cached on both sides."""
-    packed, unpacked = affine_pair(case.family, case.kind)
+    packed, unpacked = pair(case.family, case.kind)
     prefill_framework, decode_framework = PLACEMENTS[case.placement]
     decode = start_engine(load_runner(decode_framework, packed), max_step_tokens=MAX_STEP_TOKENS)
     prefill = (
@@ -111,7 +119,7 @@ def test_output_of_packed_weights_equals_transformers_on_the_same_unpacked(case:
 @pytest.mark.parametrize("case", [case for case in CASES if case.placement in (0, 1)], ids=str)
 def test_logits_of_packed_weights_are_those_of_transformers(case: Case) -> None:
     """Every position, to 1e-4 of the largest."""
-    packed, unpacked = affine_pair(case.family, case.kind)
+    packed, unpacked = pair(case.family, case.kind)
     prompt = _prompt(90)
     expected = reference_logits(unpacked, prompt).numpy()
     runner = load_runner(PLACEMENTS[case.placement][1], packed)

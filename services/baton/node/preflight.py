@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from baton.config.container_limits import Memory, usable_cores
 from baton.config.memory_budget import told
-from baton.engine.checkpoint.engine_support import check_mlx_computes, check_torch_computes
+from baton.engine.checkpoint.engine_support import check_mlx_computes, stays_packed_by_torch
 from baton.engine.checkpoint.lora import read_adapters
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.runners.base import kv_dtype_of
@@ -25,7 +25,6 @@ from baton.node.settings import NodeSettings
 
 _PACKAGES: Mapping[str, Sequence[str]] = {"torch": ("torch", "transformers"), "mlx": ("mlx", "mlx_lm")}
 """What an engine imports."""
-_CHECKS = {"torch": check_torch_computes, "mlx": check_mlx_computes}
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 _ROUNDED_BITS = {"int8": 8, "fp8": 8, "int4": 4}
 
@@ -50,8 +49,11 @@ def check_node(settings: NodeSettings, checkpoint: Checkpoint) -> NodeNeeds:
     check_engine_has(settings)
     _check_installed(settings.engine)
     _check_device(settings)
-    if settings.engine in _CHECKS:
-        _CHECKS[settings.engine](checkpoint)
+    if settings.engine == "mlx":
+        check_mlx_computes(checkpoint)
+    elif not stays_packed_by_torch(checkpoint):
+        checkpoint = checkpoint.unpacked()
+    if settings.engine != "mock":
         read_adapters(settings.adapter_folders, checkpoint)
     dtype = choose_computing(settings, usable_cores()).dtype
     place = f" on {settings.device}" if settings.engine == "torch" else ""

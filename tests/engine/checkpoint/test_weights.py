@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 
@@ -13,15 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from baton.engine.checkpoint.engine_support import check_mlx_computes, check_torch_computes
-from baton.engine.checkpoint.model_folder import Checkpoint, read_checkpoint
+from baton.engine.checkpoint.engine_support import check_mlx_computes
+from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.checkpoint.quantization import Affine as Packing
 from baton.engine.checkpoint.quantization import unpack_codes
 from baton.engine.checkpoint.weights import ALL, Weight, weights_digest
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype
 from checkpoints import checkpoint
-from packed_checkpoints import Affine, affine, affine_pair, unpacked_affine
+from packed_checkpoints import HUB_FORMATS, MICRO_MODES, Affine, affine, affine_pair, pair, unpacked_affine
 
 mx = pytest.importorskip("mlx.core")
 
@@ -121,17 +120,77 @@ def test_an_unknown_mode_is_refused_with_what_is_served(tmp_path: Path) -> None:
         read_checkpoint(folder)
 
 
-@pytest.mark.parametrize("check", [check_torch_computes, check_mlx_computes])
-def test_a_format_that_is_not_served_is_named_before_anything_is_loaded(
-    check: Callable[[Checkpoint], None], tmp_path: Path
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("fp8", {"quant_method": "hqq"}, r"quant_method: expected one of mxfp4, fp8, .*, got 'hqq': take the model in"),
+        ("fp8", {"weight_block_size": None}, r"weight_block_size: expected \[128, 128\], got None: take the model in"),
+        ("awq", {"bits": 8}, "bits: expected 4, got 8"),
+        ("awq", {"version": "gemv"}, "version: gemv is not served"),
+        ("gptq", {"desc_act": True}, "desc_act: True is not served"),
+        ("gptq", {"bits": 3}, "bits: 3 is not served"),
+        ("compressed-tensors", {"format": "nvfp4-pack-quantized"}, "format: expected pack-quantized"),
+        ("compressed-tensors", {"config_groups": {}}, "config_groups: 0 groups is not served"),
+        ("compressed-tensors", {"quant_method": "awq", "bits": 4}, None),
+    ],
+)
+def test_what_is_not_served_is_named_before_anything_is_read(
+    method: str, change: dict[str, object], message: str | None, tmp_path: Path
 ) -> None:
-    """With what to take in its place."""
-    folder = copytree(checkpoint("llama"), tmp_path / "copy")
-    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "hqq"}}
+    """With what to take in its place; `None`: another method's tensors stay nobody's and are missing at the load."""
+    folder = copytree(pair("wide_llama", method)[0], tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] |= change
     (folder / "config.json").write_text(json.dumps(config))
 
-    with pytest.raises(ConfigurationError, match="quantization_config 'hqq' is not served: take the model in MLX's"):
-        check(read_checkpoint(folder))
+    if message is None:
+        assert "model.layers.0.mlp.up_proj.weight" not in read_checkpoint(folder).weights
+        return
+    with pytest.raises(ConfigurationError, match=rf"quantization_config\.{message}"):
+        read_checkpoint(folder)
+
+
+def test_inputs_in_another_order_are_refused(tmp_path: Path) -> None:
+    """GPTQ by activations says so in a tensor, whatever its configuration says."""
+    folder = copytree(pair("wide_llama", "gptq")[0], tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.2.self_attn.o_proj.g_idx"
+    save_file(tensors | {name: tensors[name].flip(0)}, folder / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(ConfigurationError, match=rf"{name}: inputs in the order of activations is not served"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("method", HUB_FORMATS)
+def test_formats_of_hubs_are_for_torch(method: str) -> None:
+    """mlx-lm would round some of them again."""
+    checkpoint = read_checkpoint(pair("wide_llama", method)[0])
+
+    with pytest.raises(ConfigurationError, match=r"in MLX's format, or serve it by torch"):
+        check_mlx_computes(checkpoint)
+
+
+@pytest.mark.parametrize("kind", [*HUB_FORMATS, *MICRO_MODES])
+def test_not_one_weight_differs_from_the_definition(kind: str) -> None:
+    """Of every tensor, whole and by rows; the digest is that of the same unpacked."""
+    packed, unpacked = (read_checkpoint(folder) for folder in pair("wide_llama", kind))
+    chosen = np.array([3, 0, 7])
+    for name, weight in unpacked.weights.items():
+        whole = packed.weights[name].read(ALL)
+        assert np.array_equal(whole, weight.read(ALL)), name
+        assert weight.num_rows < 8 or np.array_equal(packed.weights[name].read(chosen), whole[chosen]), name
+
+    assert packed.weights.keys() == unpacked.weights.keys()
+    assert packed.weights_digest(is_full=True) == unpacked.weights_digest(is_full=True)
+
+
+def test_gpt_oss_is_one_model_as_openai_packs_it_and_unpacked() -> None:
+    """Its experts are packed by outputs and unpacked by inputs."""
+    packed, unpacked = (read_checkpoint(folder) for folder in pair("gpt_oss", "openai"))
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+
+    assert np.array_equal(packed.weights[name].read(ALL), unpacked.weights[name].read(ALL))
+    assert packed.weights_digest() == unpacked.weights_digest()
 
 
 def test_a_node_tells_to_what_it_rounds_weights(tmp_path: Path) -> None:

@@ -6,19 +6,17 @@ from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
 from baton.engine.checkpoint.rope import rope_types
 from baton.errors import ConfigurationError
 
+LLAMA_LIKE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""Those that the torch engine computes in its own forward pass."""
 _ACTIVATIONS = ("silu", "swish")
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 _SCALED_ROPE_FAMILIES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 
 
-def check_torch_computes(checkpoint: Checkpoint) -> None:
-    """Refuse weights in formats that the torch engine does not read.
-
-    Raises:
-        ConfigurationError: Naming the field.
-    """
-    _check_format(checkpoint)
+def stays_packed_by_torch(checkpoint: Checkpoint) -> bool:
+    """Return whether the torch engine's own forward pass computes a model, with weights as they are packed on a CPU."""
+    return checkpoint.family in LLAMA_LIKE_FAMILIES and checkpoint.config.get("hidden_act") == "silu"
 
 
 def check_mlx_computes(checkpoint: Checkpoint) -> None:
@@ -31,7 +29,10 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
         raise ConfigurationError(
             f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
         )
-    _check_format(checkpoint)
+    method = checkpoint.config.get("quantization_config", {}).get("quant_method")
+    if checkpoint.is_repacked and checkpoint.quantization is None and method:
+        problem = f"quantization_config.quant_method: the mlx engine reads no {method!r} as it is meant: take the model"
+        raise ConfigurationError(f"model {checkpoint.directory}: {problem} in MLX's format, or serve it by torch")
     is_gemma = checkpoint.family.startswith("gemma")
     activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
     if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
@@ -43,11 +44,3 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
                 f"model {checkpoint.directory}: {name}: the mlx engine expected default, got {kind!r}:"
                 f" mlx-lm scales no such rotary embedding of {checkpoint.family}"
             )
-
-
-def _check_format(checkpoint: Checkpoint) -> None:
-    """Refuse packed weights that an engine would not read, or would round again as it does."""
-    told = checkpoint.config.get("quantization_config")
-    if told and checkpoint.quantization is None:  # mlx-lm writes its own under both keys
-        problem = f"quantization_config {told.get('quant_method')!r} is not served: take the model in MLX's format"
-        raise ConfigurationError(f"model {checkpoint.directory}: {problem} (mlx_lm.convert -q), or unquantised")

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
 from baton.engine.checkpoint.rope import check_rope
 from baton.engine.checkpoint.tensor_files import StoredTensor, stored_tensors
@@ -203,8 +204,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         stored.update(stored_tensors(file))
     end_token_ids = _eos_token_ids(directory, config)
     quantization = read_quantization(str(directory), config)
-    weights = read_weights(stored, quantization)
-    is_repacked = quantization is not None or not weights.keys() <= stored.keys()
+    is_foreign = quantization is None and bool(config.get("quantization_config"))
+    weights = read_packed(str(directory), config, stored) if is_foreign else read_weights(stored, quantization)
+    is_repacked = is_foreign or quantization is not None or not weights.keys() <= stored.keys()
     return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked)
 
 

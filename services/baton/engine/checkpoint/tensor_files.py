@@ -53,7 +53,7 @@ class StoredTensor:
         if self.dtype == "BF16":
             return (elements.astype(np.uint32) << 16).view(np.float32)
         if self.dtype == "F8_E4M3":
-            return _e4m3()[elements]
+            return e4m3()[elements]
         return elements.astype(np.float32)
 
 
@@ -106,7 +106,7 @@ def _header(file: Path) -> bytes:
 
 
 @cache
-def _e4m3() -> Floats:
+def e4m3() -> Floats:
     """Return the 256 numbers of 8 bits with 4 of exponent and 3 of mantissa, which have no infinity."""
     codes = np.arange(256)
     exponents, mantissas = codes >> 3 & 15, codes & 7

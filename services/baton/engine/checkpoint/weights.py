@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from baton.engine.checkpoint.quantization import Quantization
+from baton.engine.checkpoint.quantization import Affine, Micro, Quantization
 from baton.engine.checkpoint.rope import rope_parameters
 from baton.engine.checkpoint.tensor_files import Floats, StoredTensor
 
@@ -29,6 +29,7 @@ _WHOLE_ELEMENTS = 1 << 16
 """A tensor of no more elements is read whole."""
 _OF_EXPERT = re.compile(r"\.experts\.\d+\.")
 _EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
+_GATES_OF_GPT_OSS = ".mlp.experts.gate_proj.weight"
 _PROJECTIONS_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _NOT_COMPUTED_WITH = frozenset(
     (
@@ -43,6 +44,19 @@ _NOT_COMPUTED_WITH = frozenset(
 """Keys of config.json that say how a model was trained or saved, or whose meaning is digested in place of them."""
 
 
+class PackedRows(NamedTuple):
+    """A weight in few bits, as its file has it."""
+
+    words: StoredTensor
+    """[..., num_inputs * bits / 32], uint32."""
+    scales: StoredTensor
+    """[..., num_inputs / group_size]."""
+    biases: StoredTensor
+    """Likewise."""
+    kind: Affine
+    """How codes are packed."""
+
+
 class Weight(NamedTuple):
     """A tensor as it is computed with."""
 
@@ -52,6 +66,10 @@ class Weight(NamedTuple):
     """Number format in the file, as safetensors calls it; of packed ones that of scales."""
     read: Callable[[Rows], Floats]
     """Returns rows in float32: [num_rows, last size]; all sizes but the last count as one, a vector is one row."""
+    packed: PackedRows | None = None
+    """How it is packed; None: it is not, or is part of what is."""
+    is_turned: bool = False
+    """Whether Hugging Face's tensor has the last two sizes the other way round: rows here are outputs."""
 
     @property
     def num_rows(self) -> int:
@@ -67,8 +85,10 @@ def read_weights(stored: Mapping[str, StoredTensor], quantization: Quantization 
             continue
         module = name.removesuffix(".weight")
         is_packed = quantization is not None and name.endswith(".weight") and f"{module}.scales" in stored
-        weight = _affine(stored, module, quantization) if is_packed and quantization else _plain(tensor)
+        weight = _affine(stored, module, quantization) if is_packed and quantization else plain(name, tensor)
         weights.update(_in_names_of_hub(name, weight))
+    for name in [name for name in weights if name.endswith(_GATES_OF_GPT_OSS)]:
+        _join_experts(weights, name.removesuffix(_GATES_OF_GPT_OSS))
     return weights
 
 
@@ -103,7 +123,8 @@ def weights_digest(
         if name.endswith("rotary_emb.inv_freq") or (is_tied and name == "lm_head.weight"):
             continue
         digest.update(f"\0{name}\0{weight.shape}\0".encode())
-        digest.update(np.ascontiguousarray(weight.read(ALL if is_full else _sample(name, weight))).tobytes())
+        rows = weight.read(ALL if is_full else _sample(name, weight))
+        digest.update((rows + np.float32(0)).tobytes())  # of both zeros one
     return digest.hexdigest()
 
 
@@ -126,18 +147,31 @@ def _sample(name: str, weight: Weight) -> Rows:
     )
 
 
-def _plain(tensor: StoredTensor) -> Weight:
-    return Weight(tensor.shape, tensor.dtype, lambda rows: tensor.floats(tensor.matrix()[rows]))
+def plain(name: str, tensor: StoredTensor) -> Weight:
+    """Return a tensor that is not packed; those of GPT-OSS' experts, [num_experts, inputs, outputs], turned."""
+    if not name.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")) or len(tensor.shape) < 3:
+        return Weight(tensor.shape, tensor.dtype, lambda rows: tensor.floats(tensor.matrix()[rows]))
+    num_experts, num_inputs, num_outputs = tensor.shape
+
+    def read(rows: Rows) -> Floats:
+        experts, outputs = np.divmod(np.arange(num_experts * num_outputs)[rows], num_outputs)
+        return tensor.floats(tensor.array()[experts, :, outputs])
+
+    return Weight((num_experts, num_outputs, num_inputs), tensor.dtype, read, is_turned=True)
 
 
 def _affine(stored: Mapping[str, StoredTensor], module: str, quantization: Quantization) -> Weight:
-    words, scales, biases = (stored[f"{module}.{part}"] for part in ("weight", "scales", "biases"))
+    words, scales = (stored[f"{module}.{part}"] for part in ("weight", "scales"))
     kind = quantization.of(module)
+    shape = (*words.shape[:-1], kind.num_inputs(words.shape[-1]))
+    if isinstance(kind, Micro):
+        return Weight(shape, "F32", lambda rows: kind.unpack(words.matrix()[rows], scales.matrix()[rows]))
+    biases = stored[f"{module}.biases"]
 
     def read(rows: Rows) -> Floats:
         return kind.unpack(words.matrix()[rows], *(each.floats(each.matrix()[rows]) for each in (scales, biases)))
 
-    return Weight((*words.shape[:-1], kind.num_inputs(words.shape[-1])), scales.dtype, read)
+    return Weight(shape, scales.dtype, read, PackedRows(words, scales, biases, kind))
 
 
 def _in_names_of_hub(name: str, weight: Weight) -> Iterator[tuple[str, Weight]]:
@@ -164,3 +198,31 @@ def _part(weight: Weight, first_row: int) -> Weight:
         return weight.read(first_row + rows)
 
     return Weight(shape, weight.dtype, read)
+
+
+def _join_experts(weights: dict[str, Weight], layer: str) -> None:
+    """Name tensors of GPT-OSS' experts as Hugging Face does: MLX has gates and others in tensors of their own."""
+    experts = f"{layer}.mlp.experts."
+    for part, told in (("weight", ""), ("bias", "_bias")):
+        gates, others, down = (weights.pop(f"{experts}{name}_proj.{part}") for name in ("gate", "up", "down"))
+        weights[f"{experts}down_proj{told}"] = down._replace(is_turned=part == "weight")
+        weights[f"{experts}gate_up_proj{told}"] = _interleaved(gates, others, is_turned=part == "weight")
+
+
+def _interleaved(first: Weight, second: Weight, *, is_turned: bool) -> Weight:
+    """Return two tensors as one, whose outputs are those of each in turn."""
+    if not is_turned:
+        shape = (first.shape[0], 2 * first.shape[1])
+        return Weight(
+            shape, first.dtype, lambda rows: np.stack([first.read(rows), second.read(rows)], -1).reshape(-1, shape[1])
+        )
+    num_experts, num_outputs, num_inputs = first.shape
+
+    def read(rows: Rows) -> Floats:
+        chosen = np.arange(2 * num_experts * num_outputs)[rows]
+        result = np.empty((len(chosen), num_inputs), np.float32)
+        for place, weight in enumerate((first, second)):
+            result[chosen % 2 == place] = weight.read(chosen[chosen % 2 == place] // 2)
+        return result
+
+    return Weight((num_experts, 2 * num_outputs, num_inputs), first.dtype, read, is_turned=True)

@@ -12,7 +12,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from baton.engine.checkpoint.engine_support import check_torch_computes
+from baton.engine.checkpoint.engine_support import stays_packed_by_torch
 from baton.engine.checkpoint.lora import LoraFolder, read_adapters
 from baton.engine.checkpoint.model_folder import Checkpoint, read_checkpoint
 from baton.engine.checkpoint.weights import ALL, Weight
@@ -32,6 +32,7 @@ from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
 from baton.engine.runners.torch.ops.choose import choose_ops
 from baton.engine.runners.torch.ops.device import device_memory
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
+from baton.engine.runners.torch.ops.eager.linear import PACKED
 from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.runner import Backbone, TorchRunner
 from baton.engine.runners.torch.transformers_model import ATTENTION_NAME, TransformersModel, register_attention
@@ -166,22 +167,24 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
     Raises:
         ConfigurationError: If an option cannot be, or the folder cannot be served.
     """
+    options.check()
     return _read(options).info
 
 
 class _Whole(NamedTuple):
     """What is loaded, before its weights are."""
 
-    checkpoint: Checkpoint
     info: ModelInfo
+    checkpoint: Checkpoint
+    packed: Mapping[str, Weight]
     folders: tuple[LoraFolder, ...]
 
 
-def _read(options: LoadOptions) -> _Whole:
-    options.check()
+def _read(options: LoadOptions, ops: DeviceOps | None = None) -> _Whole:
     checkpoint = read_checkpoint(options.directory)
-    check_torch_computes(checkpoint)
-    checkpoint = checkpoint.unpacked()
+    packed = _packed_weights(checkpoint, options, ops) if ops else {}
+    if not packed:
+        checkpoint = checkpoint.unpacked()
     device = _describe(options.torch_device)
     info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
     saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)
@@ -195,7 +198,7 @@ def _read(options: LoadOptions) -> _Whole:
         accelerator_id=_accelerator_id(options.torch_device),
         adapters=tuple(folder.adapter for folder in folders),
     )
-    return _Whole(checkpoint, info, folders)
+    return _Whole(info, checkpoint, packed, folders)
 
 
 def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
@@ -206,16 +209,17 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     """
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
-    checkpoint, info, folders = _read(options)
+    options.check()
+    ops = choose_ops(options.torch_device, options.torch_dtype)
+    info, checkpoint, packed, folders = _read(options, ops if ranks.size == 1 else None)
     try:
-        model = _load_model(checkpoint, options, ranks)
+        model = _load_model(checkpoint, packed, options, ranks)
         adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
-        ops = choose_ops(options.torch_device, options.torch_dtype)
         backbone = _backbone_of(model, info, options, ops, ranks, adapters)
         log.info(
             "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d weights=%r",
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
-            _weights_told(backbone, options, ops),
+            _weights_told(backbone, options, ops, packed),
         )
         own = ranks.share_of(info)
         chosen = _choose_pool_size(own, options, ranks)
@@ -250,6 +254,18 @@ def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> Poo
     return chosen
 
 
+def _packed_weights(checkpoint: Checkpoint, options: LoadOptions, ops: DeviceOps) -> Mapping[str, Weight]:
+    """Return the weights that a device computes with as they are packed, by the names of their modules."""
+    is_own = stays_packed_by_torch(checkpoint) and options.model_code != "transformers"
+    if not is_own or options.weight_dtype != "auto":
+        return {}
+    return {
+        name.removesuffix(".weight"): weight
+        for name, weight in checkpoint.weights.items()
+        if weight.packed is not None and ops.can_hold(weight.packed)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Unpacked:
     """A tensor of a state dictionary that is made when transformers takes it, as slices of safetensors are."""
@@ -259,17 +275,20 @@ class _Unpacked:
     def __getitem__(self, rows: Any) -> torch.Tensor:
         """Return the elements; transformers asks for all."""
         tensor = torch.from_numpy(self.weight.read(ALL)).reshape(self.weight.shape)
-        return tensor if rows is Ellipsis else tensor[rows]
+        turned = tensor.transpose(-1, -2) if self.weight.is_turned else tensor
+        return turned if rows is Ellipsis else turned[rows]
 
 
-def _load_model(checkpoint: Checkpoint, options: LoadOptions, ranks: Ranks) -> Any:
+def _load_model(checkpoint: Checkpoint, packed: Mapping[str, Weight], options: LoadOptions, ranks: Ranks) -> Any:
     register_attention()
     transformers_logging.disable_progress_bar()
     source: tuple[Any, ...] = (AutoModelForCausalLM, options.directory, {})
     if checkpoint.is_repacked:  # in numbers and names that transformers does not read
         config = AutoConfig.from_pretrained(options.directory, local_files_only=True, trust_remote_code=False)
         vars(config).pop("quantization_config", None)
-        tensors = {name: _Unpacked(weight) for name, weight in checkpoint.weights.items()}
+        tensors: dict[str, Any] = {name: _Unpacked(weight) for name, weight in checkpoint.weights.items()}
+        for name, weight in packed.items():  # of the sizes, without memory
+            tensors[f"{name}.weight"] = torch.zeros((), dtype=options.torch_dtype).expand(weight.shape)
         source = (MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], None, {"config": config, "state_dict": tensors})
     model_class, directory, others = source
     model, report = model_class.from_pretrained(
@@ -285,6 +304,10 @@ def _load_model(checkpoint: Checkpoint, options: LoadOptions, ranks: Ranks) -> A
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         named = f"{len(missing)} tensors are missing, among them {missing[0]}"
         raise ConfigurationError(f"model {options.directory}: {named}")
+    for name, weight in packed.items():
+        setattr(model.get_submodule(name), PACKED, weight)
+    if packed and model.config.tie_word_embeddings:
+        setattr(model.get_output_embeddings(), PACKED, getattr(model.get_input_embeddings(), PACKED))
     if is_llama_like(model):
         ranks.take_share(model)
     return model.to(options.torch_device).eval().requires_grad_(False)
@@ -307,8 +330,10 @@ def _backbone_of(
     return TransformersModel(model, ops, adapters)
 
 
-def _weights_told(backbone: Backbone, options: LoadOptions, ops: DeviceOps) -> str:
+def _weights_told(backbone: Backbone, options: LoadOptions, ops: DeviceOps, packed: Mapping[str, Weight]) -> str:
     """Return in what form the weights are held, and why."""
+    if packed:
+        return f"{len(packed)} as their folder packs them, others {ops.weights_cause}"
     if backbone.name != LlamaModel.name:
         return "as loaded: transformers' code multiplies"
     if options.weight_dtype != "auto":

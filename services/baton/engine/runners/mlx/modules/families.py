@@ -20,7 +20,7 @@ class Surroundings:
     def embed(self, token_ids: mx.array) -> mx.array:
         """Return what the first layer takes of [num_rows, num_tokens] tokens: [num_rows, num_tokens, hidden_size]."""
         hidden: mx.array = self._embed_tokens(token_ids)
-        return hidden
+        return hidden.astype(self._norm.weight.dtype)  # MLX unpacks floats of 4 and 8 bits to bfloat16
 
     def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:  # noqa: ARG002 - of use to a family below
         """Return the mask of a layer for that many queries per row, as the family's attention takes it."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.nn.functional import embedding
 
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.torch.batch import RowBatch
@@ -108,7 +107,8 @@ class LlamaModel:
         decoder = model.get_decoder()
         self._ops = ops
         self._ranks = ranks
-        self._embedding = decoder.embed_tokens.weight
+        self._embed = ops.embedding(decoder.embed_tokens)
+        self._num_tokens = decoder.embed_tokens.num_embeddings
         self._rotary = decoder.rotary_emb
         self.is_capturable = self._rotary.rope_type not in _ROPES_THAT_READ_POSITIONS
         self._norm = _norm_of(decoder.norm)
@@ -132,7 +132,7 @@ class LlamaModel:
 
     def logits(self, batch: RowBatch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
-        hidden = embedding(batch.token_ids()[0], self._embedding)
+        hidden = self._embed(batch.token_ids()[0])
         rotation = self._rotation(hidden, batch.positions())
         if self._decode_step is not None and self._decode_step.serves(batch):
             hidden = self._decode_step(hidden, rotation, batch)
@@ -141,12 +141,12 @@ class LlamaModel:
                 hidden = layer(hidden, rotation, batch)
             hidden = self._layers[-1].last(hidden, rotation, batch)
         logits = self._ranks.join(self._head(self._ops.normalise(hidden, self._norm)))
-        return logits[:, : len(self._embedding)]
+        return logits[:, : self._num_tokens]
 
     def memory(self) -> list[MemoryRange]:
         """Return where the weights are that every pass reads, on a CPU, but for those that are rounded."""
-        plain = [each for layer in self._layers for each in layer.parts.products if isinstance(each, Linear)]
-        return [linear.memory() for linear in (self._head, *plain)]
+        products = (self._head, *(each for layer in self._layers for each in layer.parts.products))
+        return [each.memory() for each in products if isinstance(each, Linear)]
 
     def _rotation(self, hidden: torch.Tensor, positions: torch.Tensor) -> Rotation:
         cosines, sines = self._rotary(hidden[None], positions)

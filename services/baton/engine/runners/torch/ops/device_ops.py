@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
+from baton.engine.checkpoint.weights import PackedRows
 from baton.engine.runners.base import NOT_FINITE
 from baton.engine.runners.torch.batch import PackedBatch, QuerySegment, RowBatch, store
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
@@ -119,9 +121,17 @@ class DeviceOps:
             return self.linear(modules)
         return quantised(*side_by_side(modules), weight_dtype, self._int4_form)
 
-    def linear(self, modules: Sequence[torch.nn.Linear]) -> Linear:
+    def linear(self, modules: Sequence[torch.nn.Linear]) -> Projection:
         """Return projections of the same input as one product of weights that are not rounded."""
         return self._hold(*side_by_side(modules))
+
+    def embedding(self, module: torch.nn.Embedding) -> Projection:
+        """Return what gives rows [num_tokens, hidden_size] of tokens [num_tokens]."""
+        return partial(embedding, weight=module.weight)
+
+    def can_hold(self, packed: PackedRows) -> bool:  # noqa: ARG002
+        """Return whether `linear` and `embedding` compute with a weight that stays packed."""
+        return False
 
     def normalise(self, rows: torch.Tensor, norm: Norm) -> torch.Tensor:
         """Return rows, normalised and scaled."""

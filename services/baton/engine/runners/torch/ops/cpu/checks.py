@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from baton.engine.checkpoint.quantization import Affine
+from baton.engine.runners.torch.ops.cpu.affine import blocks_of
 from baton.engine.runners.torch.ops.cpu.linear import (
     Layout,
     PackedLinear,
@@ -62,6 +64,7 @@ def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:
         can_attend(dtype),
         can_attend_prompts() and is_fastest_in_tiles(dtype, num_threads),
         is_one_thread and (can_multiply(dtype) or can_stream_transposed(dtype)),
+        partial(can_multiply_packed, dtype),
     )
 
 
@@ -146,6 +149,12 @@ def is_transposed_faster() -> bool:
     is_faster = found >= _MIN_GAIN
     log.info("weights_laid_out layout=%s gain=%.2f", "transposed" if is_faster else "packed", found)
     return is_faster
+
+
+@cache
+def can_multiply_packed(dtype: torch.dtype) -> bool:
+    """Return whether products by packed weights are right in a dtype, and oneDNN's by those that are unpacked."""
+    return dtype in _MAX_KERNEL_ERROR and is_sound(dtype) and _is_kernel_sound("affine", _affine_error, dtype)
 
 
 @cache
@@ -257,6 +266,23 @@ def _strips_error(dtype: torch.dtype) -> float:
         return turned, array_of(turned)
 
     return _largest_error(dtype, strips, range(1, 9))
+
+
+def _affine_error(dtype: torch.dtype) -> float:
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import multiply
+
+    random, kind = np.random.default_rng(0), Affine(32, 4)
+    words = random.integers(0, 1 << 32, (48, 20), dtype=np.uint32)
+    scales, biases = (array_of(torch.from_numpy(random.normal(size=(48, 5))).bfloat16()) for _ in range(2))
+    blocks = blocks_of(words, scales, biases, bits=4, is_half=False)
+    wide = [(each.astype(np.uint32) << 16).view(np.float32) for each in (scales, biases)]
+    weight, errors = torch.from_numpy(kind.unpack(words, *wide)), []
+    for num_rows in (1, 3):
+        rows = torch.from_numpy(random.normal(size=(num_rows, 160))).to(dtype)
+        output = rows.new_empty(num_rows, 48)
+        multiply(array_of(rows), blocks, array_of(rows.new_empty(0)), array_of(output))
+        errors.append(_relative(output, linear(rows.double(), weight.double())))
+    return max(errors) if all(error == error for error in errors) else float("nan")
 
 
 def _largest_error(

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import groupby
 from itertools import product as cartesian
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from baton.engine.checkpoint.weights import PackedRows
 from baton.engine.runners.base import NOT_FINITE
 from baton.engine.runners.torch.batch import PackedBatch, QuerySegment, RowBatch
+from baton.engine.runners.torch.ops.cpu.affine import AffineLinear, PackedEmbedding, SideBySide, can_hold
 from baton.engine.runners.torch.ops.cpu.huge_pages import use_huge_pages
 from baton.engine.runners.torch.ops.cpu.linear import CpuLinear, Layout, product
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, LayerParts, Norm, Rotation
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams, attend_causally
-from baton.engine.runners.torch.ops.eager.linear import Linear, Projection
+from baton.engine.runners.torch.ops.eager.linear import PACKED, Linear, Projection, side_by_side
 from baton.engine.runners.torch.ops.pool import Array, KeysValues, KvPool, array_of
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ class CpuPaths(NamedTuple):
     computes_layers: bool
     """Whether Baton's kernels compute what lies between products, and layers of few rows as a whole; they know one
     thread alone."""
+    multiplies_packed: Callable[[], bool] = lambda: False
+    """Returns whether Baton's kernel multiplies by weights that stay packed, and oneDNN by parts that are unpacked."""
 
 
 class CpuOps(DeviceOps):
@@ -101,6 +106,29 @@ class CpuOps(DeviceOps):
         num_bytes = use_huge_pages(memory)
         log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
 
+    def linear(self, modules: Sequence[torch.nn.Linear]) -> Projection:
+        """See `DeviceOps`; weights that are packed stay so."""
+        products: list[Linear] = []
+        for kind, alike in groupby(modules, key=_packed_kind_of):
+            own = list(alike)
+            if kind is None:
+                products.append(self._hold(*side_by_side(own)))
+                continue
+            like = own[0].weight[:1].expand(sum(module.out_features for module in own), -1)
+            bias = None if own[0].bias is None else torch.cat([module.bias for module in own])
+            sources = [getattr(module, PACKED).packed for module in own]
+            products.append(AffineLinear(like, bias, sources, num_threads=self._paths.num_threads))
+        return products[0] if len(products) == 1 else SideBySide(products)
+
+    def embedding(self, module: torch.nn.Embedding) -> Projection:
+        """See `DeviceOps`."""
+        weight = getattr(module, PACKED, None)
+        return super().embedding(module) if weight is None else PackedEmbedding(weight, module.weight.dtype)
+
+    def can_hold(self, packed: PackedRows) -> bool:
+        """See `DeviceOps`."""
+        return can_hold(packed) and self._paths.multiplies_packed()
+
     def _hold(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return self._paths.layout.form(weight, bias)
 
@@ -114,6 +142,12 @@ class CpuOps(DeviceOps):
             is_kept = paths.multiplies_bfloat16
             return attend_in_blocks(query, kv, params, first_query=first_query, multiplies_bfloat16=is_kept)
         return super()._attend_positions(batch, query, kv, params, first_query=first_query)
+
+
+def _packed_kind_of(module: torch.nn.Linear) -> tuple[object, ...] | None:
+    """Return what packed weights that lie in one array have in common; None: this one is not packed."""
+    weight = getattr(module, PACKED, None)
+    return weight and (weight.packed.kind, weight.dtype, module.bias is None)
 
 
 def attend_in_blocks(

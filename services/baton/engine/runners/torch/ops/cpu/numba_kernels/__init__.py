@@ -12,3 +12,5 @@ STRIP_INPUTS = 8
 """Rows of a transposed weight that are read together; it has a multiple of them."""
 STRIP_OUTPUTS = 32
 """A transposed weight has a multiple of so many columns."""
+AFFINE_OUTPUTS = 16
+"""Outputs whose packed weights lie side by side."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, STRIP_INPUTS, STRIP_OUTPUTS
+from baton.engine.runners.torch.ops.cpu.numba_kernels.affine import multiply_affine
 from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import kernel
 from baton.engine.runners.torch.ops.cpu.numba_kernels.numbers import exponential, narrow, widen
@@ -37,10 +38,18 @@ def multiply(rows: Any, weight: Any, bias: Any, output: Any) -> None:
         rows: [num_rows, num_inputs].
         weight: In panels of 64 outputs, [num_panels, num_inputs, 64] float32, or [num_panels, num_inputs / 2, 64]
             uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32, or uint16 of bfloat16.
-            Outputs and inputs are padded by zeros.
+            Outputs and inputs are padded by zeros. Or in few bits, as `affine` has them.
         bias: [num_outputs], of the kind of the rows; or empty.
         output: [num_rows, num_outputs].
     """
+    if weight.ndim > 3:
+        multiply_affine(rows, weight, bias, output)
+    else:
+        _multiply_whole(rows, weight, bias, output)
+
+
+@kernel
+def _multiply_whole(rows: Any, weight: Any, bias: Any, output: Any) -> None:
     num_rows, num_inputs = rows.shape
     num_padded = weight.shape[1] * 4 // rows.itemsize if weight.ndim == 3 else weight.shape[0]
     inputs = np.zeros((-(-num_rows // 4) * 4 if num_rows > 2 else num_rows, num_padded), np.float32)
