@@ -27,6 +27,8 @@ class FakeHub:
     """Whether those without the token are told of terms."""
     cut_at: dict[str, int] = field(default_factory=dict)
     """Bytes of a file after which its connection ends, once."""
+    held_at: dict[str, tuple[int, threading.Event]] = field(default_factory=dict)
+    """Bytes of a file after which no more come before something happens."""
     status: int = 0
     """Answer to everything; 0: as it should be."""
     url: str = ""
@@ -93,7 +95,12 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
             cut = hub.cut_at.pop(name, None)
             part = content[begin:cut]
             hub.sent_bytes += len(part)
-            self._send(206 if begin else 200, part, {**headers, "Content-Length": str(len(content) - begin)})
+            held = hub.held_at.get(name)
+            first = part[: max(0, held[0] - begin)] if held else part
+            self._send(206 if begin else 200, first, {**headers, "Content-Length": str(len(content) - begin)})
+            if held:
+                held[1].wait(60)
+                self.wfile.write(part[len(first) :])
             self.close_connection = cut is not None
 
         def _json(self, value: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from baton.errors import ConfigurationError
-from baton.weights import hub as hub_module
+from baton.weights import store as store_module
 from baton.weights.hub import FetchProgress, model_folder
 from baton.weights.model_name import served_name_of
 from weights.fake_hub import COMMIT, FakeHub, serving
@@ -34,6 +34,7 @@ WANTED = sorted(FILES.keys() - {"consolidated.safetensors", "original/params.jso
 def point_at(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the hub's library ask at a URL, without a token, and keep what it gets in a folder."""
     monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("BATON_WEIGHTS_DIR", str(folder / "store"))
     monkeypatch.setenv("HF_ENDPOINT", url)
     for name, value in {
         "ENDPOINT": url,
@@ -170,7 +171,7 @@ def test_what_is_here_is_served_while_the_hub_is_away(
 def test_a_disk_that_is_too_small_is_told_before_the_first_byte(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing and what is free are numbers, and no weight is asked for."""
     usage = namedtuple("usage", "free")(1 << 30)
-    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda path: usage)
 
     with pytest.raises(ConfigurationError, match=r"0\.00105 GB are missing here.*has 1\.07 GB"):
         model_folder("org/tiny")

@@ -26,6 +26,9 @@ from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.access import current_caller
 from baton.security.tls import TlsIdentity, secured_by
+from baton.weight_transfer.pace import Pace
+from baton.weight_transfer.service import SERVICE_NAME as WEIGHT_SERVICE_NAME
+from baton.weight_transfer.service import WeightServicer
 from baton.wire.quantities import duration_from_seconds
 
 if TYPE_CHECKING:
@@ -190,6 +193,8 @@ async def _supervise(
         "baton.internal.v1.AgentService",
         lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),  # type: ignore[no-untyped-call]
     )
+    pace = Pace(settings.weight_bytes_per_second, lambda: supervisor.state is SupervisedState.SERVING)
+    server.add(WEIGHT_SERVICE_NAME, WeightServicer({}, pace).register)
     await server.start()
     try:
         async with asyncio.TaskGroup() as group, _serving(settings):

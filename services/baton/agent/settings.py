@@ -15,6 +15,7 @@ from baton.config.settings import ServiceSettings
 from baton.errors import ConfigurationError
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
+from baton.weight_transfer.pace import WeightSettings
 
 DEFAULT_STATE_DIR = Path("~/.local/state/baton-agent")
 """Where a machine's files are unless a setting says otherwise."""
@@ -91,7 +92,7 @@ class MembershipSettings(ServiceSettings):
         return self.state_dir.expanduser()
 
 
-class AgentSettings(SupervisedWorkerSettings, MembershipSettings, MetricsSettings, ServerTlsSettings):
+class AgentSettings(SupervisedWorkerSettings, MembershipSettings, WeightSettings, MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_AGENT_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_AGENT_")

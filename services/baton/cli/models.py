@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +13,38 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from baton.cli.cluster.router_call import CommandTlsSettings
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
+from baton.config.settings import load_settings
+from baton.errors import ConfigurationError
+from baton.security.tls import secured_by
+from baton.weight_transfer.fetcher import bring_model
 from baton.weights.hub import FetchProgress, cached_models, model_folder
+from baton.weights.store import default_store
 
 app = typer.Typer(no_args_is_help=True, help="Bring models of a hub to this machine; list those that are here.")
 
 
 @app.command("pull")
-def pull_command(model: Annotated[str, typer.Argument(help="org/name[@revision]; HF_TOKEN opens gated ones.")]) -> None:
+def pull_command(
+    model: Annotated[str, typer.Argument(help="org/name[@revision]; HF_TOKEN opens gated ones.")],
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="host:port of a node or agent that has it, or is getting it; may be repeated."),
+    ] = None,
+) -> None:
     """Fetch what is not here of a model, and print its folder."""
-    print(pull(model, Console(stderr=True)))
+    print(pull(model, Console(stderr=True), source or ()))
+
+
+@app.command("remove")
+def remove_command(model: Annotated[str, typer.Argument(help="name[@revision], as `list` has it.")]) -> None:
+    """Forget a model of this machine's store, and delete what no other one needs of it."""
+    store = default_store()
+    if not store.remove(model):
+        raise ConfigurationError(f"model {model}: it is not in the store {store.folder}; `baton models list` has all")
+    print(f"{format_bytes(store.collect())} deleted in {store.folder}")
 
 
 @app.command("list")
@@ -51,8 +74,8 @@ def digest_command(
     print(read_checkpoint(pull(model, Console(stderr=True))).weights_digest(is_full=is_full))
 
 
-def pull(model: str, console: Console) -> Path:
-    """Return the folder of a model; what has to be fetched is shown as it comes.
+def pull(model: str, console: Console, sources: Sequence[str] = ()) -> Path:
+    """Return the folder of a model, from other machines or a hub; what has to be fetched is shown as it comes.
 
     Raises:
         ConfigurationError: If there is none, or it cannot be fetched.
@@ -67,7 +90,11 @@ def pull(model: str, console: Console) -> Path:
             is_new = progress.done_bytes < progress.total_bytes or len(fetched) > 1
             bar.update(task, total=progress.total_bytes, completed=progress.done_bytes, visible=is_new)
 
-        folder = model_folder(model, show)
+        if sources:
+            with secured_by(load_settings(CommandTlsSettings, {}).tls_identity()):
+                folder = asyncio.run(bring_model(model, sources, show))
+        else:
+            folder = model_folder(model, show)
     if len(fetched) > 1:
         console.print(
             f"[green]✓[/] fetched {fetched[-1].name}: {format_bytes(fetched[-1].total_bytes)}", highlight=False

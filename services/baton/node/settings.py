@@ -16,6 +16,7 @@ from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
+from baton.weight_transfer.pace import WeightSettings
 from baton.weights.hub import ModelFolder
 from baton.weights.model_name import served_name_of
 
@@ -261,6 +262,7 @@ class NodeSettings(
     NodeAddressSettings,
     KvCacheSettings,
     SchedulingSettings,
+    WeightSettings,
     NodeHealthSettings,
     MetricsSettings,
     ServerTlsSettings,

@@ -60,6 +60,8 @@ METHODS: Mapping[str, frozenset[Party]] = {
     f"{_INTERNAL}PrefillService/ProbeLink": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}BlockService/PullBlocks": frozenset({Party.NODE}),
     f"{_INTERNAL}BlockService/ProbeLink": frozenset({Party.NODE}),
+    f"{_INTERNAL}WeightService/GetManifest": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}WeightService/FetchFile": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}WorkerService/Pause": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}WorkerService/Resume": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}WorkerService/FetchTokenizer": frozenset({Party.GATEWAY}),

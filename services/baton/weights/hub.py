@@ -7,34 +7,31 @@ before the first byte of it; what has come stays, and the next attempt goes on f
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
-import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import BeforeValidator
 
 from baton.errors import ConfigurationError
 from baton.installation import install_line
+from baton.weights.manifest import SMALL_FILES, WEIGHTS, FileDigest, digest_of_file, make_manifest, weight_files
 from baton.weights.model_name import HubName, parse_model
+from baton.weights.store import WeightStore, check_disk, default_store
 
 log = logging.getLogger(__name__)
 
-_SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Configuration, index of weights, tokenizer, chat template: all but the weights."""
-_INDEX = "model.safetensors.index.json"
-_WEIGHTS = "*.safetensors"
 _OTHER_WEIGHTS = (".gguf", ".bin", ".pth", ".pt", ".onnx")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SPARE_BYTES = 1 << 30
-"""Left free on the disk of the cache."""
-_PROGRESS_SECONDS = 0.2
+_NUM_STREAMS = 4
+"""Files that come at once."""
 _LOG_SECONDS = 10.0
 
 
@@ -75,23 +72,29 @@ class CachedModel(NamedTuple):
 
 
 def cached_models() -> list[CachedModel]:
-    """Return the models with safetensors in the hub's cache of this machine, by name."""
+    """Return the models with safetensors in the hub's cache of this machine and in its store, by name."""
+    store = default_store()
+    kept = [
+        CachedModel(HubName(one.name, one.revision), one.num_bytes, store.folder_of(one))
+        for one in store.manifests()
+        if store.folder_of(one).is_dir()
+    ]
     try:
         from huggingface_hub import scan_cache_dir
         from huggingface_hub.errors import CacheNotFound
-    except ImportError as error:
-        raise ConfigurationError(f"the hub's cache is read by huggingface_hub: {install_line('worker')}") from error
+    except ImportError:
+        return sorted(kept)
     try:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
-        return []
+        return sorted(kept)
     found = [
         CachedModel(HubName(each.repo_id, revision.commit_hash), revision.size_on_disk, revision.snapshot_path)
         for each in repositories
         for revision in each.revisions
         if any(file.file_name.endswith(".safetensors") for file in revision.files)
     ]
-    return sorted(found)
+    return sorted(kept + found)
 
 
 def _folder_of_setting(value: object) -> Path:
@@ -127,9 +130,8 @@ def fetch_model(name: HubName, on_progress: Callable[[FetchProgress], None]) -> 
         raise ConfigurationError(
             f"model {name}: a hub is asked by huggingface_hub: {install_line('worker')}"
         ) from error
-    if "HF_ENDPOINT" in os.environ:
-        constants.HF_HUB_DISABLE_XET = True  # its data would come from elsewhere than the mirror
-    hub = _Hub(name, huggingface_hub.snapshot_download)
+    constants.HF_HUB_DISABLE_XET = True  # its bytes come in any order, and from elsewhere than a mirror
+    hub = _Hub(name, huggingface_hub.snapshot_download, default_store())
     try:
         if _COMMIT.fullmatch(name.revision) or constants.HF_HUB_OFFLINE:
             with suppress(errors.LocalEntryNotFoundError):
@@ -149,14 +151,22 @@ def fetch_model(name: HubName, on_progress: Callable[[FetchProgress], None]) -> 
 class _Hub:
     """One model of the hub."""
 
-    def __init__(self, name: HubName, download: Callable[..., Any]) -> None:
+    def __init__(self, name: HubName, download: Callable[..., Any], store: WeightStore) -> None:
         self._name = name
         self._download = download
+        self._store = store
 
     def local(self) -> Path:
-        """Return the folder if all is here, without asking anybody."""
-        found = Path(self._call(_SMALL_FILES, local_files_only=True))
-        return Path(self._call((*_SMALL_FILES, *self._weights_of(found)), local_files_only=True))
+        """Return the folder if all is here, without asking anybody; other machines may have given it."""
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            found = Path(self._call(SMALL_FILES, local_files_only=True))
+            return Path(self._call((*SMALL_FILES, *weight_files(found)), local_files_only=True))
+        except LocalEntryNotFoundError:
+            if kept := self._store.find(str(self._name)):
+                return kept
+            raise
 
     def fetch(self, on_progress: Callable[[FetchProgress], None]) -> Path:
         """Bring what is not here; return the folder."""
@@ -164,17 +174,19 @@ class _Hub:
         commit = listed[0].commit_hash if listed else self._name.revision
         name = self._name._replace(revision=commit)
         self._name = name
+        if kept := self._store.find(str(name)):
+            return kept
         files = [file.filename for file in listed]
-        if not any(Path(file).match(_WEIGHTS) and "/" not in file for file in files):
+        if not any(Path(file).match(WEIGHTS) and "/" not in file for file in files):
             others = sorted(file for file in files if file.endswith(_OTHER_WEIGHTS))
             found = f", only {others[0]}" if others else ""
             raise ConfigurationError(f"model {name}: no *.safetensors file{found}: choose one that has them")
-        folder = Path(self._call(_SMALL_FILES))
-        wanted = (*_SMALL_FILES, *self._weights_of(folder))
+        folder = Path(self._call(SMALL_FILES))
+        wanted = (*SMALL_FILES, *weight_files(folder))
         chosen = self._call(wanted, dry_run=True)
         missing_bytes = sum(file.file_size or 0 for file in chosen if file.will_download)
         total_bytes = sum(file.file_size or 0 for file in chosen)
-        _check_disk(name, folder, missing_bytes)
+        check_disk(name, folder, missing_bytes, "HF_HOME")
 
         def tell(num_bytes: float) -> None:
             on_progress(
@@ -183,16 +195,67 @@ class _Hub:
 
         tell(0)
         if missing_bytes:
-            self._call(wanted, tqdm_class=_bar_class(tell))
+            self._bring_weights(folder, chosen, tell)
+            self._call(wanted)  # names what has come, and brings what has no digest
             tell(missing_bytes)
         return folder
 
-    def _weights_of(self, folder: Path) -> Sequence[str]:
-        """Return the weight files that count: those of the index, where there is one."""
-        index = folder / _INDEX
-        if not index.is_file():
-            return ("model.safetensors",) if (folder / "model.safetensors").exists() else (_WEIGHTS,)
-        return sorted(set(json.loads(index.read_text()).get("weight_map", {}).values())) or (_WEIGHTS,)
+    def _bring_weights(self, folder: Path, chosen: Sequence[Any], tell: Callable[[float], None]) -> None:
+        """Bring, by the store, what the hub has digests of: other machines take it while it comes.
+
+        The hub's library would begin each file anew that it was killed in, and compares no digest.
+        """
+        from huggingface_hub import HfApi, hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # it does, lazily
+
+        name, revision = self._name
+        listed = {each.path: each for each in HfApi().list_repo_tree(name, revision=revision)}
+        elsewhere, files = {}, []
+        for file in chosen:
+            large, path = getattr(listed.get(file.filename), "lfs", None), folder / file.filename
+            sha256 = digest_of_file(path) if path.is_file() else getattr(large, "sha256", "")
+            if not sha256:
+                return
+            files.append(FileDigest(file.filename, file.file_size, sha256))
+            if path.is_file():
+                elsewhere[sha256] = path
+        self._store.begin(make_manifest(name, revision, files), elsewhere)
+        counting, num_bytes = threading.Lock(), 0
+
+        def count(num_new_bytes: int) -> None:
+            nonlocal num_bytes
+            with counting:
+                num_bytes += num_new_bytes
+                tell(num_bytes)
+
+        def bring(file: FileDigest) -> None:
+            with self._store.receive(file, waits=True) as arriving:
+                if arriving is not None and (begin := arriving.num_bytes) <= file.num_bytes:
+                    count(begin)
+                    arriving.on_written = count
+                    if begin < file.num_bytes:
+                        url = hf_hub_url(name, file.name, revision=revision)
+                        http_get(
+                            url,
+                            cast(Any, arriving),
+                            resume_size=begin,
+                            headers=build_hf_headers(),
+                            expected_size=file.num_bytes,
+                            tqdm_class=_bar_class(),
+                        )
+                    if not arriving.finish():
+                        raise ConfigurationError(f"model {self._name}: the hub's {file.name} has another digest")
+            blob = folder.parents[1] / "blobs" / file.sha256
+            if blob.exists():
+                return
+            try:
+                blob.hardlink_to(self._store.path_of(file))
+            except OSError:  # another file system
+                blob.symlink_to(self._store.path_of(file))
+
+        with ThreadPoolExecutor(_NUM_STREAMS) as threads:
+            list(threads.map(bring, [file for file in files if file.sha256 not in elsewhere]))
 
     def _call(self, patterns: Sequence[str] | None, **options: Any) -> Any:
         """Call the library; folders of a repository hold other formats, which are left."""
@@ -202,17 +265,7 @@ class _Hub:
             revision=self._name.revision,
             allow_patterns=patterns,
             ignore_patterns=["*/*"],
-            **{"tqdm_class": _bar_class(_ignore), **options},
-        )
-
-
-def _check_disk(name: HubName, folder: Path, missing_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if missing_bytes + _SPARE_BYTES > free_bytes:
-        needed, spare = f"{missing_bytes / 1e9:.3g} GB", f"{_SPARE_BYTES / 1e9:.2g} GB"
-        raise ConfigurationError(
-            f"model {name}: {needed} are missing here, and {spare} are left free, but {folder} has "
-            f"{free_bytes / 1e9:.3g} GB: make room, or let HF_HOME name a larger disk"
+            **{"tqdm_class": _bar_class(), **options},
         )
 
 
@@ -237,24 +290,13 @@ def _told(error: Exception, name: HubName) -> str:
     return f"no such folder here, and {endpoint} does not give it: {error or type(error).__name__}"
 
 
-def _bar_class(tell: Callable[[float], None]) -> type:
-    """Return a class that the library takes for tqdm and that tells how many bytes have come."""
+def _bar_class() -> type:
+    """Return a class that the library takes for tqdm and that shows nothing."""
     from tqdm import tqdm
 
     class _Bar(tqdm):  # type: ignore[misc]
-        _told_at = 0.0
-
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "disable": True})
-            self.total = options.get("total")  # which tqdm leaves out where it is disabled
-            self.is_of_bytes = options.get("unit") == "B" and "Reconstruct" in str(options.get("desc"))
-            self.n = options.get("initial", 0)
-
-        def update(self, n: float | None = 1) -> None:
-            self.n += n or 0
-            if self.is_of_bytes and time.monotonic() - self._told_at > _PROGRESS_SECONDS:
-                self._told_at = time.monotonic()
-                tell(self.n)
 
     return _Bar
 

@@ -14,6 +14,9 @@ from baton.errors import ConfigurationError
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _HUB_NAME = re.compile(rf"(?:hf://)?({_PART}/{_PART})(?:@([A-Za-z0-9._/-]{{1,255}}))?")
+SERVED_NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
+"""A name that can stand in a path."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _CACHE_FOLDER = re.compile(r"models--(.+?)--(.+)")
 
 
@@ -46,6 +49,16 @@ def parse_model(text: str) -> HubName | Path:
     raise ConfigurationError(f"model {text}: there is no such folder, and it is no `org/name[@revision]` of a hub")
 
 
+def is_folder(text: str) -> bool:
+    """Return whether a text names a folder of this machine."""
+    return Path(text).expanduser().is_dir()
+
+
+def is_hub_name(text: str) -> bool:
+    """Return whether a text can name a model of a hub."""
+    return _HUB_NAME.fullmatch(text) is not None
+
+
 def served_name_of(folder: Path) -> str:
     """Return the name of the model in a folder: `org/name` of a hub's, else the folder's own name."""
     resolved = folder.resolve()
@@ -59,3 +72,9 @@ def hub_name_of(folder: Path) -> str:
     resolved = folder.resolve()
     name = served_name_of(folder)
     return f"{name}@{resolved.name}" if "/" in name else str(resolved)
+
+
+def revision_of(folder: Path) -> str:
+    """Return the commit of a hub's model in its cache, from its folder; empty: it is another folder."""
+    resolved = folder.resolve()
+    return resolved.name if resolved.parent.name == "snapshots" and _COMMIT.fullmatch(resolved.name) else ""

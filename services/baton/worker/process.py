@@ -24,6 +24,9 @@ from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.weight_transfer.pace import Pace
+from baton.weight_transfer.service import SERVICE_NAME as WEIGHT_SERVICE_NAME
+from baton.weight_transfer.service import WeightServicer
 from baton.worker.engine_watch import EngineHealth, EngineWatch, watch_passes
 from baton.worker.pausing import SERVICE_NAME
 from baton.worker.servicer import WorkerServicer
@@ -43,7 +46,7 @@ async def serve(settings: PrefillSettings | DecodeSettings) -> None:
 
 
 class WorkerProcess:
-    """Hosts services on a node, and two that every node has: BlockService for cached blocks, and WorkerService.
+    """Hosts services on a node, and three that every node has: BlockService, WeightService and WorkerService.
 
     The process is healthy once it serves, its services once a router has accepted the node too.
 
@@ -64,6 +67,10 @@ class WorkerProcess:
         self._is_accepted = self._is_hung = False
         servicer = WorkerServicer(node, node.settings.model_dir)
         self._server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, servicer))
+        settings = node.settings
+        pace = Pace(settings.weight_bytes_per_second, lambda: node.load().num_running > 0)
+        weights = WeightServicer({settings.served_name: settings.model_dir}, pace)
+        self._server.add(WEIGHT_SERVICE_NAME, weights.register)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.
