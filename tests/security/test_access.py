@@ -21,6 +21,7 @@ from baton.internal.v1 import (
     join_service_pb2,
     prefill_service_pb2,
     router_service_pb2,
+    weight_service_pb2,
     worker_service_pb2,
 )
 from baton.kv_transport.kv_services import PREFILL_PATH, FastServer, ReceivedRequest
@@ -43,6 +44,7 @@ _SERVICES = {
         join_service_pb2,
         prefill_service_pb2,
         router_service_pb2,
+        weight_service_pb2,
         worker_service_pb2,
         generation_service_pb2,
     )
@@ -65,6 +67,8 @@ MAY_CALL = {
     "RouterService/Place": "admin gateway",
     "RouterService/ListNodes": "admin gateway",
     "RouterService/Explain": "admin gateway",
+    "WeightService/GetManifest": "admin node",
+    "WeightService/FetchFile": "admin node",
     "WorkerService/Pause": "admin node",
     "WorkerService/Resume": "admin node",
     "GenerationService/Generate": "client",

@@ -20,6 +20,7 @@ from baton.internal.v1.weight_service_pb2_grpc import WeightServiceStub
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.weight_transfer.pace import Pace
+from baton.weight_transfer.service import in_thread
 from baton.weights.hub import FetchProgress, model_folder
 from baton.weights.manifest import FileDigest, Manifest, make_manifest
 from baton.weights.model_name import HubName, is_folder, is_hub_name
@@ -175,7 +176,7 @@ class _Fetch:
         with ExitStack() as stack:
             try:
                 receiving = self._store.receive(file, waits=False)
-                arriving = await asyncio.to_thread(stack.enter_context, receiving)
+                arriving = await in_thread(stack.enter_context, receiving)
             except UnavailableError as error:
                 causes["this machine"] = error.message
                 return False
@@ -193,7 +194,7 @@ class _Fetch:
                     givers |= {address} if arriving.num_bytes > begin else set()
                     continue
                 givers |= {address} if arriving.num_bytes > begin else set()
-                if await asyncio.to_thread(arriving.finish):
+                if await in_thread(arriving.finish):
                     return True
                 log.warning("weights_refused sources=%s file=%s: another digest", ",".join(sorted(givers)), file.name)
                 if givers == {address}:
@@ -220,7 +221,7 @@ class _Fetch:
                     raise StreamBrokenError(f"it ended {end - arriving.num_bytes} bytes early")
                 if not 0 < len(piece.content) <= end - arriving.num_bytes:
                     raise StreamBrokenError(f"it sent {len(piece.content)} bytes")
-                await asyncio.to_thread(_append, arriving, piece)
+                await in_thread(_append, arriving, piece)
                 self._tell()
                 await self._pace.spend(len(piece.content))
         except grpc.aio.AioRpcError as error:

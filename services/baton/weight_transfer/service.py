@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import grpc
 from crc32c import crc32c
@@ -21,11 +21,22 @@ from baton.weights.manifest import Manifest
 from baton.weights.model_name import revision_of
 from baton.weights.store import NOT_HERE, STALLED, WeightStore, default_store, read_range
 
+T = TypeVar("T")
 SERVICE_NAME = "baton.internal.v1.WeightService"
 PIECE_BYTES = 256 << 10
 """Of a file, in one message: what an event loop is busy with stays under a millisecond."""
 _POLL_SECONDS = 0.02
 """Pause before a file that comes is looked at again."""
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function does with a file, in a thread; who is cancelled waits for it, and closes the file then."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 class _Piece(NamedTuple):
@@ -80,7 +91,7 @@ class WeightServicer(WeightServiceServicer):
                 await asyncio.to_thread(self._manifest, request.model)
         with self._store.open(request.sha256) as file:
             while position < request.end:
-                piece = await asyncio.to_thread(_read, file, position, min(PIECE_BYTES, request.end - position))
+                piece = await in_thread(_read, file, position, min(PIECE_BYTES, request.end - position))
                 if piece.data:
                     await self._pace.spend(len(piece.data))
                     yield messages.FetchFileResponse(content=piece.data, content_crc32c=piece.checksum)

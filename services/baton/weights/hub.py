@@ -80,12 +80,12 @@ def cached_models() -> list[CachedModel]:
         if store.folder_of(one).is_dir()
     ]
     try:
-        from huggingface_hub import scan_cache_dir
+        from huggingface_hub import constants, scan_cache_dir
         from huggingface_hub.errors import CacheNotFound
     except ImportError:
         return sorted(kept)
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return sorted(kept)
     found = [

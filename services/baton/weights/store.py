@@ -189,10 +189,10 @@ class WeightStore:
 
     def held_bytes(self, file: FileDigest) -> int:
         """Return how much of a file is here."""
-        if self.holds(file.sha256):
-            return file.num_bytes
-        part = self._part(file.sha256)
-        return min(file.num_bytes, part.stat().st_size) if part.exists() else 0
+        if not self.holds(file.sha256):
+            with suppress(FileNotFoundError):
+                return min(file.num_bytes, self._part(file.sha256).stat().st_size)
+        return file.num_bytes if self.holds(file.sha256) else 0  # its part may have become the whole in between
 
     def finish(self, manifest: Manifest) -> Path:
         """Make the folder of a model whose files are all here; return it."""
