@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -158,6 +158,15 @@ class SimulatedCluster:
             self.now, _, action = heapq.heappop(self._events)
             action()
         return self.results
+
+    def change_hardware(self, at_seconds: float, hardware: Mapping[str, str]) -> None:
+        """Have nodes compute as other presets from a moment on, by node id; their profiles stay as they were."""
+
+        def change() -> None:
+            for node_id, preset in hardware.items():
+                self.nodes[node_id].described = self.nodes[node_id].described._replace(hardware=preset)
+
+        self._at(at_seconds, change)
 
     def _register(self, node: SimulatedNode) -> _Node:
         description = replace(
