@@ -8,6 +8,8 @@ import http.client
 import json
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,11 +18,15 @@ import pytest
 
 from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError
 from baton.gateway.cluster.node_links import DecodeCall
+from baton.gateway.cluster.quarantine import REFUSED_SECONDS, Quarantine
+from baton.gateway.generation.requests import GenerationRequest, GenerationState, PreparedPrompt, TokenPrompt
 from baton.gateway.server import RunningGateway
 from baton.internal.v1.decode_service_pb2 import ServeResponse
+from baton.telemetry.metrics import Metrics
+from baton.v1.generation_pb2 import SamplingParameters
 from baton.v1.generation_service_pb2 import GenerateRequest
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
-from gateway.fake_cluster import MODEL, FakeCluster, echo_token, tokens
+from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, tokens
 
 PROMPT, POISON = [1, 2, 3, 4, 5], [6, 7]
 BODIES: dict[str, dict[str, Any]] = {
@@ -185,6 +191,50 @@ def test_equal_requests_that_one_node_fails_together_are_one_fall(
 
     assert [choice.text for choice in answer.choices] == ['"#$'] * 6
     assert len(cluster.decodes[1].requests) == 6
+
+
+def test_who_waits_with_a_request_that_is_refused_is_refused(
+    loop: Loop, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of its equals, which come at once, would end a process of its own."""
+    monkeypatch.setattr(DecodeCall, "_answers", lambda _call: asyncio.sleep(0, False))
+    cluster, together = FakeCluster(model_dir, num_nodes=3), asyncio.Barrier(2)
+
+    async def fall(request: Any) -> AsyncIterator[Any]:
+        if await together.wait():
+            await asyncio.sleep(60)
+        if request.is_suspect:
+            yield lambda stream_id: ServeResponse(alone_stream_id=stream_id)
+        raise ConnectionResetError
+
+    for node in cluster.decodes:
+        node.script = fall
+    with loop.running(cluster) as gateway, ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda _: _post(gateway, "/v1/completions"), range(2)))
+
+    assert [status for status, _ in answers] == [422, 422]
+    assert [len(node.requests) for node in cluster.decodes] == [2, 2, 0]
+
+
+def test_what_has_expired_costs_no_later_request_anything() -> None:
+    """Whatever became of it: whose client went away comes back for no verdict."""
+    now_seconds = 0.0
+    quarantine = Quarantine(lambda: now_seconds, Metrics())
+    with contextlib.suppress(BatonError):
+        for _ in range(2):
+            quarantine.judge(_generation(POISON), PassFailedError("it raises"))
+    quarantine.judge(_generation(PROMPT), PassFailedError("it raises"))
+    assert len(quarantine.entries()) == 2
+    now_seconds = REFUSED_SECONDS
+    quarantine.check(_generation(POISON))
+
+    assert not quarantine.cases
+
+
+def _generation(token_ids: list[int]) -> GenerationState:
+    request = GenerationRequest("r", MODEL, TokenPrompt(token_ids), SamplingParameters())
+    prompt = PreparedPrompt(request, token_ids, b"", 4, MODEL, None, "", SamplingParameters(), frozenset(), 0.0)
+    return GenerationState("r", prompt, prompt.sampling, 0.0)
 
 
 def _quarantine(gateway: RunningGateway) -> Any:

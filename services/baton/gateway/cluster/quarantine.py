@@ -78,7 +78,7 @@ class Quarantine:
         self._clock = clock
         self._metrics = metrics
         self.cases: dict[str, OrderedDict[str, Case]] = {}
-        """By tenant and fingerprint, oldest first; without any, nobody need be checked or cleared."""
+        """By tenant and fingerprint, the last to fall at the end; without any, nobody need be checked or cleared."""
 
     def check(self, generation: GenerationState) -> None:
         """Refuse a request that has been refused not long ago, and suspect one that fell.
@@ -86,7 +86,8 @@ class Quarantine:
         Raises:
             QuarantinedError: If it is refused.
         """
-        case = self._case(generation) if generation.tenant in self.cases else None
+        self._forget_expired()
+        case = self._case(generation)
         if case is not None and case.is_refused:
             raise self._refusal(generation, case)
         generation.is_suspect = case is not None
@@ -100,13 +101,16 @@ class Quarantine:
         """
         lost = error if isinstance(error, NodeLostError) else None
         is_blamed = isinstance(error, PassFailedError | NonFiniteLogitsError) or bool(lost and lost.is_blamed)
+        self._forget_expired()
+        case = self._case(generation) or Case()
+        if case.is_refused:  # for one of its equals that were tried with it
+            raise self._refusal(generation, case) from error
         if not is_blamed and (lost is None or lost.is_blamed is False):
             return lost is None
-        case = self._case(generation) or self._open(generation)
+        self._note(generation, case)
         num_new_tokens = len(generation.output_token_ids) - generation.num_resumed_tokens
         num_falls = max(case.num_falls, generation.num_falls + 1)  # equal requests fall together, n of one for example
         case.num_falls = generation.num_falls = 1 if num_new_tokens >= _PROGRESS_TOKENS else num_falls
-        case.fell_seconds = self._clock()
         is_prime = lost is not None and (lost.num_streams <= _FEW_STREAMS or not num_new_tokens)
         generation.is_suspect = is_blamed or is_prime or case.num_falls > 1
         generation.is_blamed = generation.is_blamed or is_blamed
@@ -126,27 +130,34 @@ class Quarantine:
 
     def entries(self) -> Sequence[Quarantined]:
         """Return all that are suspected or refused."""
+        self._forget_expired()
         now = self._clock()
         return [
-            Quarantined(tenant, name, case.num_falls, case.is_refused, left)
+            Quarantined(tenant, name, case.num_falls, case.is_refused, case.fell_seconds + REFUSED_SECONDS - now)
             for tenant, cases in self.cases.items()
             for name, case in cases.items()
-            if (left := case.fell_seconds + REFUSED_SECONDS - now) > 0
         ]
 
     def _case(self, generation: GenerationState) -> Case | None:
-        cases = self.cases.get(generation.tenant, OrderedDict())
-        case = cases.get(name := fingerprint(generation))
-        if case is not None and self._clock() >= case.fell_seconds + REFUSED_SECONDS:
-            case = cases.pop(name) and None
-        return case
+        cases = self.cases.get(generation.tenant)
+        return cases.get(fingerprint(generation)) if cases else None
 
-    def _open(self, generation: GenerationState) -> Case:
+    def _note(self, generation: GenerationState, case: Case) -> None:
+        """Remember a request that falls, as the last one."""
+        case.fell_seconds = self._clock()
         cases = self.cases.setdefault(generation.tenant, OrderedDict())
-        cases[fingerprint(generation)] = case = Case()
+        cases[fingerprint(generation)] = case
+        cases.move_to_end(fingerprint(generation))
         if len(cases) > MAX_CASES:
             cases.popitem(last=False)
-        return case
+
+    def _forget_expired(self) -> None:
+        since = self._clock() - REFUSED_SECONDS
+        for tenant, cases in list(self.cases.items()):
+            while cases and next(iter(cases.values())).fell_seconds <= since:
+                cases.popitem(last=False)
+            if not cases:
+                del self.cases[tenant]
 
     def _refusal(self, generation: GenerationState, case: Case) -> QuarantinedError:
         name, seconds = fingerprint(generation), case.fell_seconds + REFUSED_SECONDS - self._clock()
