@@ -159,7 +159,7 @@ class Campaign:
 
     async def _messages_of(self, request: Request) -> list[bytes]:
         """Return what is sent for a request without a fault."""
-        self._proxy.arm(None)
+        self._proxy.arm(None, request.request_id)
         await self._warm(request)
         await generate(self._pair, request)
         return self._proxy.messages
@@ -194,7 +194,7 @@ class Campaign:
         await self._warm(request)
         self._proxy.segments.clear()
         for proxy in self._proxies:
-            proxy.arm(fault if proxy is self._proxy else None)
+            proxy.arm(fault if proxy is self._proxy else None, request.request_id)
         asked = [asyncio.create_task(self._answer(request))]
         if drawn.random() < 0.3:
             beside = self._request(prompt_of(41, seed=number % self.num_prompt_seeds), f"{request.request_id}-beside")

@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from baton.shm.lender import Segment
 from system.kv_faults.forgery import is_same, made_of
@@ -76,6 +76,10 @@ LIES: frozenset[Kind] = frozenset(
 _MADE = LIES | {"swap_payloads", "flip_memory"}
 
 
+Due: TypeAlias = dict[int, int]
+"""Streams of a connection that a fault may hit: how often the proxy had been armed when they were asked for."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """What goes wrong."""
@@ -123,17 +127,24 @@ class FaultProxy(TcpProxy):
         self.on_kill_receiver: Callable[[], None] = lambda: None
         """Called when the decode node's client is to go."""
         self.num_armings = 0
-        """Of the fault, or of none."""
+        """Of a fault, or of none."""
+        self._names = list[bytes]()
         self._server_port = server_port
         self._fault: Fault | None = None
         self._is_dead = False
         self._random = random.Random(0)
         self._writers: set[asyncio.StreamWriter] = set()
 
-    def arm(self, fault: Fault | None) -> None:
-        """Have a fault happen, or none; whoever was killed lives again."""
+    def arm(self, fault: Fault | None, *names: str) -> None:
+        """Have a fault happen, or none; whoever was killed lives again.
+
+        Args:
+            fault: What happens.
+            names: Of requests whose streams it may hit, for what is left of an earlier one may still come; none: any.
+        """
         self._fault, self._is_dead, self.injected_at = fault, False, None
         self.num_armings += 1
+        self._names = [name.encode() for name in names]
         self.num_messages, self.messages, self.made, self.is_harmless = 0, [], None, False
         self._random = random.Random(fault.seed if fault else 0)
 
@@ -148,17 +159,18 @@ class FaultProxy(TcpProxy):
 
     async def _copy_both_ways(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(HOST, self._server_port)
-        upward = asyncio.create_task(self._copy_up(reader, server_writer))
+        due: Due = {}
+        upward = asyncio.create_task(self._copy_up(reader, server_writer, due))
         self._writers |= {writer, server_writer}
         try:
-            await _Downward(self, writer).copy(server_reader)
+            await _Downward(self, writer, due).copy(server_reader)
         finally:
             self._writers -= {writer, server_writer}
             server_writer.transport.abort()
             upward.cancel()
             await asyncio.wait({upward})
 
-    async def _copy_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: Due) -> None:
         frames = FrameReader()
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
@@ -167,6 +179,8 @@ class FaultProxy(TcpProxy):
                     if not had_preface:
                         writer.write(frames.preface)
                         had_preface = True
+                    if frame.kind == DATA and (not self._names or any(name in frame.payload for name in self._names)):
+                        due[frame.stream_id] = self.num_armings
                     writer.write(self._upward(frame).encode())
                 await writer.drain()
             writer.write_eof()
@@ -225,14 +239,13 @@ class FaultProxy(TcpProxy):
 class _Downward:
     """From the server to the client, message by message."""
 
-    def __init__(self, proxy: FaultProxy, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, proxy: FaultProxy, writer: asyncio.StreamWriter, due: Due) -> None:
         self._proxy = proxy
+        self._due = due
         self._writer = writer
         self._readers: dict[int, MessageReader] = {}
         self._held: dict[int, bytes] = {}
         self._messages: dict[int, list[bytes]] = {}
-        self._armings: dict[int, int] = {}
-        """How often the proxy had been armed when a stream began: a fault is not for what is left of an earlier one."""
 
     async def copy(self, reader: asyncio.StreamReader) -> None:
         """Forward until the server ends the connection."""
@@ -251,7 +264,7 @@ class _Downward:
         for message in messages.feed(frame.payload):
             of_stream = self._messages.setdefault(frame.stream_id, [])
             of_stream.append(message)
-            is_due = self._armings.setdefault(frame.stream_id, self._proxy.num_armings) == self._proxy.num_armings
+            is_due = self._due.get(frame.stream_id) == self._proxy.num_armings
             fault = self._proxy.take(message, of_stream) if is_due else None
             if fault is None:
                 self._writer.write(message_bytes(frame.stream_id, message))
