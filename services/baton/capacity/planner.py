@@ -101,8 +101,8 @@ def plan_cluster(
     """
     sized = PlacementRequest(request.num_prompt_tokens, request.max_tokens)
     known = {(left, right): link for (right, left), link in links.items()} | dict(links)
-    able = [node for node in nodes if not _why_not(node, shape)]
-    candidates = _candidates(able, shape, sized, known, default_link)
+    able = [node for node in nodes if not why_not(node, shape)]
+    candidates = priced_candidates(able, shape, sized, known, default_link)
     choice = candidates[0] if candidates and candidates[0].estimate else None
     alone = next((each for each in candidates if each.is_local and each.estimate), None)
     today = {node.node_id: node.role for node in able}
@@ -113,7 +113,7 @@ def plan_cluster(
     )
 
 
-def _candidates(
+def priced_candidates(
     nodes: Sequence[PlanNode],
     shape: ModelShape,
     request: PlacementRequest,
@@ -160,7 +160,7 @@ def _role(node_id: str, choice: Candidate | None, candidates: Sequence[Candidate
 def _part(node: PlanNode, shape: ModelShape, request: PlacementRequest, role: PlannedRole) -> NodePart:
     context = request.num_prompt_tokens + request.max_tokens / 2
     num_needed, num_fitting = request.num_prompt_tokens + request.max_tokens, _context_tokens(node, shape)
-    reason = _why_not(node, shape)
+    reason = why_not(node, shape)
     if not reason and role == "none":
         reason = f"{num_needed} tokens of KV do not fit" if num_fitting < num_needed else "context is too short"
     return NodePart(
@@ -174,7 +174,8 @@ def _part(node: PlanNode, shape: ModelShape, request: PlacementRequest, role: Pl
     )
 
 
-def _why_not(node: PlanNode, shape: ModelShape) -> str:
+def why_not(node: PlanNode, shape: ModelShape) -> str:
+    """Return why a node can take no part; empty if it can."""
     if node.unusable_reason:
         return node.unusable_reason
     missing = -_free_bytes(node, shape)
