@@ -48,6 +48,8 @@ BACKGROUND_METHODS = frozenset(
         "/baton.internal.v1.AgentService/GetStatus",
         "/baton.internal.v1.WorkerService/Pause",
         "/baton.internal.v1.WorkerService/Resume",
+        "/baton.internal.v1.ModelService/ListModels",
+        "/baton.internal.v1.ModelService/Supervise",
     }
 )
 """Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests.
