@@ -62,11 +62,6 @@ def running_cluster(
 ) -> Iterator[Endpoints]:
     """Run `baton up` with nodes of these tables, in order.
 
-    Args:
-        model: Folder of the model.
-        nodes: Their settings.
-        environment: Settings of all services, as variables.
-
     Raises:
         RuntimeError: If it ends before it is ready; the message has the end of its log.
         TimeoutError: If it is not ready in time.

@@ -25,20 +25,13 @@ class Applicant(NamedTuple):
     """The machine that wants to join."""
 
     node_id: str
-    """Of its worker."""
     host: str
-    """Its address on the router's network."""
     worker_port: int
     """Where its worker will listen."""
 
 
 async def token_for(code: JoinCode, applicant: Applicant, address: str) -> JoinToken:
     """Return the token for which a router takes a code.
-
-    Args:
-        code: As it was printed.
-        applicant: This machine.
-        address: host:port of the router's join service.
 
     Raises:
         AuthenticationError: WRONG_CODE, if the other side does not know the code, or is not convinced.

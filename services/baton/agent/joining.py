@@ -40,21 +40,13 @@ class Joined(NamedTuple):
     """A membership that holds."""
 
     worker: AssignedWorker
-    """What to run."""
     certificate: bytes
-    """This machine's, PEM."""
 
 
 class Joiner:
     """Joins for one machine, again whenever it is asked to.
 
-    Args:
-        token: Shown to the router, once it has proved to be of the deployment.
-        node_id: Name of the machine's worker.
-        membership: Keeps the answers.
-        find: Finds the router anew for every attempt.
-        sleep: Waits.
-        now: Tells date and time.
+    `token` is shown to the router once it has proved to be of the deployment; `find` finds it anew for every attempt.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ class LanAddress(NamedTuple):
     interface: str
     """E.g. en0."""
     network: IPv4Interface
-    """The address and its network."""
     is_wireless: bool
     """Whether it is Wi-Fi's."""
     bits_per_second: float

@@ -23,7 +23,6 @@ class ServiceFile(NamedTuple):
     start_command: Sequence[str]
     """Starts the service, and again with every boot or login."""
     stop_command: Sequence[str]
-    """Ends it, for good."""
 
 
 def service_file(platform: Platform, command: Sequence[str], *, home: Path, is_root: bool) -> ServiceFile:

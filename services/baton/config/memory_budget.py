@@ -49,13 +49,7 @@ class Room(NamedTuple):
 
 
 def room_in(memory: Memory, machine: Memory, *, beside_bytes: int = 0) -> Room:
-    """Return what is left for budgets.
-
-    Args:
-        memory: That the process may use.
-        machine: Of the whole machine: where it is larger, a limit bounds the process, which must never be met.
-        beside_bytes: What the process will need besides, and does not have yet.
-    """
+    """Return what is left for budgets."""
     is_limited = memory.total_bytes < machine.total_bytes
     reserved = int(RESERVED_SHARE * (memory.total_bytes if is_limited else memory.free_bytes))
     left = max(0, memory.free_bytes - reserved - beside_bytes)

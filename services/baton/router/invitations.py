@@ -23,13 +23,6 @@ class LanDoor:
     """Lets other machines reach a deployment that was started on loopback alone.
 
     Every process of it waits for the file with the address (`TlsIdentity.lan_file`), which is written here.
-
-    Args:
-        settings: Of the router.
-        identity: Of the deployment.
-        router: Which listens.
-        invitations: By which machines join.
-        stack: Closes what is opened.
     """
 
     def __init__(
@@ -93,10 +86,7 @@ class LanDoor:
 class InviteServicer(service.JoinServiceServicer):
     """Serves `Invite` alone, where routers are called.
 
-    Args:
-        invitations: The codes.
-        door: Opened by the first; None: it is always open.
-        address: host:port of the join service then.
+    `door` is opened by the first; None: it is always open.
     """
 
     def __init__(self, invitations: Invitations, door: LanDoor | None, address: str = "") -> None:

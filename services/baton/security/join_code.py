@@ -45,7 +45,6 @@ class JoinCode(NamedTuple):
     number: int
     """Says which code is meant; no secret."""
     words: str
-    """With hyphens."""
 
     def __str__(self) -> str:
         return f"{self.number}-{self.words}"

@@ -24,11 +24,7 @@ class WeightSettings(ServiceSettings):
 class Pace:
     """Keeps transfers together to a rate while the machine has something better to do. For one event loop.
 
-    Args:
-        bytes_per_second: The rate; 0: any.
-        is_needed: Whether it holds now.
-        sleep: Waits.
-        clock: Seconds, monotonic.
+    A rate of 0 is any.
     """
 
     def __init__(

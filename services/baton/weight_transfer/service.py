@@ -46,13 +46,7 @@ class _Piece(NamedTuple):
 
 
 class WeightServicer(WeightServiceServicer):
-    """Reads files of one machine.
-
-    Args:
-        folders: Of models that this process serves, by their names.
-        pace: Of all callers together.
-        store: Of the machine; None: the default one.
-    """
+    """Reads files of one machine."""
 
     def __init__(self, folders: Mapping[str, Path], pace: Pace, store: WeightStore | None = None) -> None:
         self._folders = folders

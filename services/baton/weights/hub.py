@@ -41,9 +41,7 @@ class FetchProgress(NamedTuple):
     name: HubName
     """Model, at the commit that its revision is."""
     done_bytes: int
-    """That are here."""
     total_bytes: int
-    """Of all files."""
 
 
 def model_folder(text: str, on_progress: Callable[[FetchProgress], None] | None = None) -> Path:
@@ -64,11 +62,8 @@ class CachedModel(NamedTuple):
     """A model of a hub that lies here."""
 
     name: HubName
-    """With its commit."""
     num_bytes: int
-    """On disk."""
     folder: Path
-    """What a node takes."""
 
 
 def cached_models() -> list[CachedModel]:

@@ -27,7 +27,6 @@ class FileDigest(NamedTuple):
     name: str
     """In the model's folder: no path."""
     num_bytes: int
-    """Its size."""
     sha256: str
     """Of its content: 64 lower-case hexadecimal digits."""
 
@@ -36,11 +35,9 @@ class Manifest(NamedTuple):
     """A model's files."""
 
     name: str
-    """Under which it is served."""
     revision: str
     """Commit of a hub's model, else a digest of the files: 40 hexadecimal digits."""
     files: tuple[FileDigest, ...]
-    """By name."""
 
     @property
     def num_bytes(self) -> int:

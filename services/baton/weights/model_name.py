@@ -24,9 +24,7 @@ class HubName(NamedTuple):
     """A model of a hub."""
 
     repository: str
-    """`org/name`."""
     revision: str
-    """Commit, tag or branch."""
 
     def __str__(self) -> str:
         return f"{self.repository}@{self.revision}"

@@ -120,11 +120,7 @@ class ArrivingFile:
 
 
 class WeightStore:
-    """The store in a folder, which is made when something is kept.
-
-    Args:
-        folder: Where it is.
-    """
+    """The store in a folder, which is made when something is kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

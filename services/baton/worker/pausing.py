@@ -38,11 +38,7 @@ class PausableNode(Protocol):
 
 
 class PausingServicer(WorkerServiceServicer):
-    """Pauses one node, at most until the last lease ends.
-
-    Args:
-        node: Which.
-    """
+    """Pauses one node, at most until the last lease ends."""
 
     def __init__(self, node: PausableNode) -> None:
         self._node = node

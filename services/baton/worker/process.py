@@ -49,10 +49,6 @@ class WorkerProcess:
     """Hosts services on a node, and three that every node has: BlockService, WeightService and WorkerService.
 
     The process is healthy once it serves, its services once a router has accepted the node too.
-
-    Args:
-        node: Loaded, not yet started.
-        services: On it; at most one has a fast path.
     """
 
     def __init__(self, node: WorkerNode, services: Sequence[NodeService]) -> None:

@@ -18,12 +18,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class WorkerServicer(PausingServicer):
-    """Serves WorkerService for one node.
-
-    Args:
-        node: Which.
-        model_dir: Folder of its model.
-    """
+    """Serves WorkerService for one node."""
 
     def __init__(self, node: PausableNode, model_dir: Path) -> None:
         super().__init__(node)

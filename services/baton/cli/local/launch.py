@@ -39,17 +39,11 @@ class LocalCluster:
     """What is common to all processes of one `baton up`."""
 
     host: str
-    """Address that everything binds to."""
     http_port: int
-    """Port of the REST API."""
     grpc_port: int
-    """Port of the public gRPC API."""
     model_dir: Path
-    """Checkpoint that all nodes serve."""
     model_name: str
-    """Name under which it is served."""
     log_level: str
-    """Level of every process."""
     lora: str = ""
     """NAME=FOLDER of the adapters that all nodes load, separated by commas."""
     clients: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +79,6 @@ class ProcessPlan:
     """One process to start."""
 
     role: str
-    """Its word after `baton serve`."""
     engine: str
     """What computes; empty for services without an engine."""
     address: str
@@ -184,11 +177,6 @@ def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_a
 
 def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
     """Write what machines run that join: a worker of the same model, in the number formats of a node here.
-
-    Args:
-        site: Its folder is made, and no longer open to other machines from an earlier time.
-        spec: Of that node.
-        model: How machines name the model: a hub's name, a folder, or the demo's word.
 
     Raises:
         ConfigurationError: If it cannot be written.

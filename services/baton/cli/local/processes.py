@@ -30,12 +30,6 @@ class Processes:
 
     Use: construct, await `run` once; cancelling it stops them all. Invariant: when `run` has returned or raised,
     none is left.
-
-    Args:
-        specs: Of the children.
-        on_line: Told of their output.
-        on_death: Told of who died and is started again.
-        grace_seconds: Time that each has to end when asked to.
     """
 
     def __init__(

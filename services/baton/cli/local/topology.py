@@ -37,9 +37,7 @@ class NodeSpec:
     """Workers of one kind."""
 
     role: NodeRole
-    """What they serve."""
     engine: EngineName
-    """What computes."""
     count: int = 1
     """How many, 1 to MAX_COUNT."""
     options: Mapping[str, str] = field(default_factory=dict)

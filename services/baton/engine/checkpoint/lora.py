@@ -53,7 +53,6 @@ class LowRank:
     rank: int
     """Rows of A and columns of B."""
     scale: float
-    """Factor of the product."""
     down: str
     """Name of A's tensor: [rank, num_inputs]."""
     up: str
@@ -65,9 +64,7 @@ class LoraFolder:
     """An adapter that fits its model."""
 
     adapter: Adapter
-    """Name and digest."""
     weights_file: Path
-    """Holds the tensors."""
     layers: tuple[Mapping[str, LowRank], ...]
     """By layer of the model: what is added, by projection (one of `PROJECTIONS`)."""
 

@@ -51,9 +51,7 @@ class Checkpoint:
     """A folder with config.json and safetensors files."""
 
     directory: Path
-    """The folder."""
     config: Mapping[str, Any]
-    """config.json."""
     eos_token_ids: tuple[int, ...]
     """End tokens, from generation_config.json where it has them, else config.json."""
     weights: Mapping[str, Weight]
@@ -255,11 +253,6 @@ def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
 
 def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:
     """Return the object in a file of a folder; an empty one where there is no file and none is required.
-
-    Args:
-        path: The file.
-        is_required: Whether it must be there.
-        kind: What the folder is, for errors.
 
     Raises:
         ConfigurationError: If it is not there, or is no JSON object.

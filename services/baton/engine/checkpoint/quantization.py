@@ -30,7 +30,6 @@ class Affine:
     group_size: int
     """Elements that share a scale and a bias."""
     bits: int
-    """Bits of an element."""
 
     def num_inputs(self, num_words: int) -> int:
         """Return the elements of a row of words of 32 bits."""
@@ -56,7 +55,6 @@ class Micro:
     """Floats of 4 or 8 bits, with a scale of 8 for each group: mxfp4, mxfp8 and nvfp4 of MLX."""
 
     mode: str
-    """The format's name."""
 
     @property
     def bits(self) -> int:

@@ -30,11 +30,8 @@ class StoredTensor:
     """A tensor in a file."""
 
     file: Path
-    """The file."""
     dtype: str
-    """Number format, as safetensors calls it."""
     shape: tuple[int, ...]
-    """Sizes, outermost first."""
     begin: int
     """Where its first byte is."""
 

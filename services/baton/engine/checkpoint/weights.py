@@ -52,16 +52,13 @@ class PackedRows(NamedTuple):
     scales: StoredTensor
     """[..., num_inputs / group_size]."""
     biases: StoredTensor
-    """Likewise."""
     kind: Affine
-    """How codes are packed."""
 
 
 class Weight(NamedTuple):
     """A tensor as it is computed with."""
 
     shape: tuple[int, ...]
-    """Its sizes."""
     dtype: str
     """Number format in the file, as safetensors calls it; of packed ones that of scales."""
     read: Callable[[Rows], Floats]

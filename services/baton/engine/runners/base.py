@@ -62,7 +62,6 @@ class Span(NamedTuple):
     token_ids: Sequence[int]
     """Tokens to feed, 1 or more."""
     start: int
-    """Position of the first of them."""
     block_table: Sequence[int]
     """Blocks of the sequence; covers at least start + len(token_ids) positions."""
     needs_logits: bool
@@ -156,27 +155,20 @@ class ModelInfo:
     """What the rest of Baton must know about a loaded model."""
 
     layout: KvLayout
-    """Shape of its KV cache."""
     num_linear_parameters: int
     """Parameters that multiply every token: projections of all layers (active ones for mixtures of experts)."""
     num_head_parameters: int
-    """Parameters of the output projection."""
     num_attention_heads: int
-    """Query heads of one layer."""
     head_dim: int
-    """Elements of one query head."""
     weight_bytes: int
     """Bytes read in a decode step at batch 1."""
     max_context_tokens: int
     """Longest sequence, prompt and output together."""
     vocabulary_size: int
-    """Rows of the output projection."""
     eos_token_ids: tuple[int, ...]
-    """Tokens that end a generation."""
     engine: str
     """"torch", "mlx" or "mock"."""
     device: str
-    """Device in words."""
     accelerator_id: str = ""
     """Accelerator that computes, as every process of its machine names it; empty: none does."""
     adapters: tuple[Adapter, ...] = ()
@@ -218,9 +210,7 @@ class Runner(ABC):
     """Runs a model over spans of sequences whose KV lives in numbered blocks."""
 
     info: ModelInfo
-    """The loaded model."""
     block_tokens: int
-    """Tokens of one block."""
     num_blocks: int
     """Blocks in the pool; ids are 0 to num_blocks - 1."""
     num_blocks_cause: str = ""

@@ -13,9 +13,7 @@ class Yardstick(Protocol):
     """Prepares runs on one device."""
 
     engine: str
-    """Name of the framework."""
     device: str
-    """Device in words."""
 
     @property
     def dtypes(self) -> Sequence[str]:

@@ -21,11 +21,8 @@ class ModelText(NamedTuple):
     """What turns text into a model's tokens, and its tokens into answers."""
 
     tokenizer: Tokenizer
-    """With the chat template."""
     model_format: ModelOutputFormat
-    """How the model writes calls and reasoning."""
     detokenizers: Detokenizers
-    """Make text of what it generates."""
 
 
 def open_text(folder: Path, name: str, *, tool_format: str = AUTO, reasoning_format: str = AUTO) -> ModelText:
@@ -46,7 +43,6 @@ class ServedModel:
     """A model as its decode nodes describe it."""
 
     name: str
-    """Of the model alone."""
     text: ModelText
     revision_digest: str
     """Of configuration and weights, those of the adapter included."""

@@ -26,13 +26,9 @@ class QuerySegment:
     """
 
     table: BlockTable
-    """Blocks of the sequence."""
     first_row: int
-    """Row of the first query."""
     start: int
-    """Position of the first query."""
     end: int
-    """Position after the last query."""
 
     @property
     def num_rows(self) -> int:

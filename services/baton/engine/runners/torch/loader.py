@@ -53,7 +53,6 @@ class LoadOptions:
     directory: Path
     """Folder with config.json and safetensors files."""
     model_id: str
-    """Served name."""
     num_blocks: int | None
     """Blocks in the KV pool, 1 or more; None: as many as memory leaves room for."""
     dtype: str = "float32"
@@ -84,7 +83,6 @@ class LoadOptions:
     weight_dtype: WeightDtype = "auto"
     """In what the projections of the layers are held; auto: as `dtype` says."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of LoRA adapters by name."""
 
     @property
     def bounds(self) -> PoolBounds:

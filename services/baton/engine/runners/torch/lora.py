@@ -16,7 +16,6 @@ class AdaptedRows(NamedTuple):
     """Rows of a pass that are computed with one adapter."""
 
     adapter: str
-    """Its name."""
     rows: torch.Tensor | None
     """[num_rows], int64; None: all."""
 

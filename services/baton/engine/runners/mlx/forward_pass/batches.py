@@ -96,7 +96,6 @@ class PlannedBatch(NamedTuple):
     """A batch, and whose it is."""
 
     batch: MlxBatch
-    """What the model computes."""
     order: list[int]
     """Index of the span in each row of the batch."""
 

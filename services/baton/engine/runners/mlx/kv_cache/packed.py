@@ -40,7 +40,6 @@ class Packing:
     """How spans lie in a packed row, and what of it the last layer computes besides K and V."""
 
     parts: tuple[Part, ...]
-    """All of the row."""
     slots: Slots
     """Where K and V of all tokens go."""
     wanted: tuple[Part, ...]

@@ -26,9 +26,7 @@ class Extent:
     """Positions [start, end) of one sequence that are computed, and the blocks in which it lives."""
 
     start: int
-    """First position computed."""
     end: int
-    """One past the last."""
     block_table: Sequence[int]
     """Covers at least `end` positions."""
 

@@ -91,7 +91,6 @@ class Taken(NamedTuple):
     """A batch whose sequences have rows."""
 
     order: list[int]
-    """Index of the span in each row."""
     readings: dict[int, VisibleKeys]
     """What attention reads of every row, by the layer's window in tokens (0: all)."""
     opened: list[int]

@@ -84,13 +84,8 @@ _ALONE = Alone()
 class LlamaModel:
     """A model in Baton's own code, with the weights and the rotary embedding of transformers' model.
 
-    Args:
-        model: transformers' model, which `support.is_llama_like` has accepted; taken apart, of no use afterwards.
-        layout: Its KV cache, of all ranks.
-        ops: What computes.
-        ranks: Who holds the rest of a model of which this is a share.
-        weight_dtype: In what the projections of the layers are held.
-        adapters: All that are loaded.
+    `model` is transformers', which `support.is_llama_like` has accepted; taken apart, of no use afterwards. `ranks`
+    hold the rest of a model of which this is a share.
     """
 
     name = "baton"
@@ -158,15 +153,8 @@ class LlamaModel:
 class LlamaLayer:
     """A layer whose query, key and value projections are one product, and whose gate and up projections are another.
 
-    Args:
-        layer: transformers' layer. Its projections are emptied, so that no weight is held twice.
-        index: Which layer it is.
-        head_dim: Elements of one head.
-        window_tokens: Positions that a query sees, its own included; 0: all.
-        ops: What computes.
-        ranks: Who holds the other heads and columns of a layer of which this is a share.
-        weight_dtype: In what the projections are held.
-        adapters: All that are loaded.
+    Projections of `layer` are emptied, so that no weight is held twice. A query sees `window_tokens` positions, its own
+    included; 0: all.
 
     Attributes:
         parts: What it consists of.
@@ -237,12 +225,7 @@ class LlamaLayer:
 class AdaptedProduct:
     """Projections of the same input, outputs side by side, for rows with adapters and without.
 
-    Args:
-        modules: The projections by name (`baton.engine.checkpoint.lora.PROJECTIONS`), in order of their outputs.
-        layer: Whose they are.
-        ops: What multiplies.
-        weight_dtype: In what their weights are held; adapters keep the dtype of activations.
-        adapters: All that are loaded.
+    `modules` are by name (`baton.engine.checkpoint.lora.PROJECTIONS`), in order of their outputs.
 
     Attributes:
         plain: The product without adapters.

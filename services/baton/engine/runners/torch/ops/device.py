@@ -15,9 +15,7 @@ class MemoryRange(NamedTuple):
     """Some bytes of this process."""
 
     address: int
-    """Of the first."""
     num_bytes: int
-    """How many."""
 
 
 def memory_of(tensor: torch.Tensor) -> MemoryRange:

@@ -250,11 +250,8 @@ class StreamedLayer(NamedTuple):
     weights: tuple[Array, ...]
     """Those of both norms; weight and bias of queries, keys and values, of the output, of gates and others, of down."""
     epsilon: float
-    """Of both norms."""
     params: AttentionParams
-    """How scores become weights."""
     num_gates: int
-    """Of the MLP."""
     max_rows: int
     """Rows up to which the kernels are worth it."""
 

@@ -34,7 +34,6 @@ class PagedQueries:
     tile_first_queries: torch.Tensor
     """[num_tiles]."""
     tiles: Tiles
-    """Their sizes."""
     max_end: int
     """Highest position in `ends`, or the highest it may become."""
 
@@ -95,7 +94,6 @@ class Tiles(NamedTuple):
     keys: int
     """Keys of a tile; a power of 2."""
     num_warps: int
-    """Warps of a program."""
     num_stages: int
     """Tiles of keys that are fetched ahead, and the one at hand."""
 

@@ -26,7 +26,6 @@ class AttentionParams:
     """How a layer makes weights of the products of queries and keys."""
 
     scaling: float
-    """Factor of the scores."""
     window_tokens: int = 0
     """Positions that a query sees, its own included; 0: all."""
     soft_cap: float = 0.0

@@ -53,12 +53,6 @@ def quantised(
 ) -> Projection:
     """Return a product of a weight [num_outputs, num_inputs], rounded, and a bias [num_outputs].
 
-    Args:
-        weight: As checkpoints have it.
-        bias: Kept as it is.
-        weight_dtype: Not "auto".
-        int4_form: What holds 4 bits on the weight's device.
-
     Raises:
         ConfigurationError: If the size of the weight fits no kernel.
     """
