@@ -13,7 +13,6 @@ DATASETS = (
     "random",
     "shared-prefix",
     "multi-turn",
-    "sharegpt",
     "mooncake",
     "azure",
 )
@@ -47,7 +46,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 def _add_dataset(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset", choices=DATASETS, default="decode-heavy", help="(%(default)s)")
-    group.add_argument("--path", type=Path, help="file of sharegpt, mooncake and azure")
+    group.add_argument("--path", type=Path, help="file of mooncake and azure")
     group.add_argument("--count", type=at_least(1), default=100, help="sessions (%(default)s)")
     group.add_argument("--seed", type=int, default=1, help="of lengths, contents and arrivals (%(default)s)")
     group.add_argument("--token-ids", metavar="LOW:HIGH", type=_range,
@@ -62,9 +61,7 @@ def _add_dataset(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prefix-tokens", type=at_least(1), default=512, help="shared-prefix: their length (%(default)s)"
     )
-    group.add_argument(
-        "--turns", type=at_least(1), default=4, help="multi-turn, sharegpt: turns of a session (%(default)s)"
-    )
+    group.add_argument("--turns", type=at_least(1), default=4, help="multi-turn: turns of a session (%(default)s)")
     group.add_argument("--think", type=not_negative, default=0.0, help="pause between turns, seconds (%(default)s)")
     group.add_argument(
         "--length-factor", type=positive, default=1.0, help="traces: factor on all lengths (%(default)s)"

@@ -9,7 +9,6 @@ from random import Random
 
 from bench.workloads import arrivals, dataset
 from bench.workloads.dataset import Session
-from bench.workloads.sharegpt import read_sharegpt
 from bench.workloads.traces import Scaling, read_azure, read_mooncake, replay
 from bench.workloads.vocabulary import TokenIds, Vocabulary, Words
 
@@ -31,8 +30,8 @@ def make_sessions(options: argparse.Namespace) -> list[Session]:
     name: str = options.dataset
     # The name is part of the seed: runs of two datasets against one server must not find each other's prompts cached.
     vocabulary, random = _vocabulary(options), Random(f"{options.seed}/{name}")
-    if name in ("sharegpt", "mooncake", "azure"):
-        return _read(options, vocabulary, random)
+    if name in ("mooncake", "azure"):
+        return _read(options, vocabulary)
     draw = partial(_GENERATORS[name], vocabulary, random, options.count)
     if name in ("prefill-heavy", "decode-heavy"):
         lengths = dataset.PREFILL_HEAVY_TOKENS if name == "prefill-heavy" else dataset.DECODE_HEAVY_TOKENS
@@ -77,11 +76,9 @@ def make_arrivals(options: argparse.Namespace, sessions: Sequence[Session]) -> l
             return arrivals.all_at_once(count)
 
 
-def _read(options: argparse.Namespace, vocabulary: Vocabulary, random: Random) -> list[Session]:
+def _read(options: argparse.Namespace, vocabulary: Vocabulary) -> list[Session]:
     if options.path is None:
         raise ValueError(f"the dataset {options.dataset} needs --path")
-    if options.dataset == "sharegpt":
-        return read_sharegpt(options.path, random, options.count, max_turns=options.turns)
     rows = read_mooncake(options.path) if options.dataset == "mooncake" else read_azure(options.path)
     scaling = Scaling(options.length_factor, options.max_context_tokens)
     return replay(rows, vocabulary, options.seed, options.count, scaling)
@@ -90,6 +87,6 @@ def _read(options: argparse.Namespace, vocabulary: Vocabulary, random: Random) -
 def _vocabulary(options: argparse.Namespace) -> Vocabulary:
     if options.token_ids is None:
         return Words()
-    if options.chat or options.dataset in ("multi-turn", "sharegpt"):
+    if options.chat or options.dataset == "multi-turn":
         raise ValueError("--token-ids needs /v1/completions and a dataset whose sessions have one turn")
     return TokenIds(options.token_ids[0], options.token_ids[-1] + 1)

@@ -1,7 +1,7 @@
 """What is asked: sessions of one or several turns, drawn by a seed.
 
 A session is a conversation: its turns run one after another, each with everything before it as its beginning. Most
-datasets have sessions of one turn. Traces of production services are in `traces.py`, ShareGPT is in `sharegpt.py`.
+datasets have sessions of one turn. Traces of production services are in `traces.py`.
 """
 
 from __future__ import annotations
