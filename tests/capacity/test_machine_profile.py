@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.capacity.machine_profile import MachineProfile, MeasuredLink, measured_rate, rate_of, read_profile
+from baton.capacity.machine_profile import MachineProfile, measured_rate, read_profile
 
 
 def test_a_rate_is_the_median_with_the_distance_of_the_quartiles() -> None:
@@ -12,7 +12,7 @@ def test_a_rate_is_the_median_with_the_distance_of_the_quartiles() -> None:
     rate = measured_rate(10.0, [1.0, 1.0, 1.0, 1.0, 5.0])
 
     assert (rate.median, rate.spread, rate.num_runs) == (10.0, 0.0, 5)
-    assert rate_of([8.0, 10.0, 12.0]).spread == pytest.approx(0.2)
+    assert measured_rate(120.0, [15.0, 12.0, 10.0]).spread == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("seconds", [[], [1.0], [1.0, 0.0]])
@@ -23,9 +23,8 @@ def test_too_few_runs_or_no_time_are_refused(seconds: list[float]) -> None:
 
 
 def test_a_profile_comes_back_as_it_was_kept() -> None:
-    """Links too; anything else in the file is no profile."""
-    rate = rate_of([1.0, 2.0, 3.0])
-    link = MeasuredLink(rate, 0.001, "2026-11-21T00:00:00+00:00")
+    """Anything else in the file is no profile."""
+    rate = measured_rate(6.0, [6.0, 3.0, 2.0])
     profile = MachineProfile(
         "here",
         "cpu",
@@ -39,7 +38,6 @@ def test_a_profile_comes_back_as_it_was_kept() -> None:
         3,
         2,
         1,
-        {"p": link},
     )
 
     assert read_profile(profile.as_json()) == profile

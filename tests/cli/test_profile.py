@@ -8,15 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from baton.agent.machine_lock import machine_used_for
-from baton.capacity.machine_profile import MachineProfile, MeasuredLink, MeasuredRate
+from baton.capacity.machine_profile import MachineProfile, MeasuredRate
 from baton.cli.app import make_app
 from baton.cli.profile import kept_profile, profile_table
 from baton.errors import UnavailableError
 
 RATE = MeasuredRate(2e9, 0.031, 7)
 PROFILE = MachineProfile(
-    *("here", "cpu", "torch", "2026-11-21T00:00:00+00:00", {"float32": RATE}, RATE, RATE, RATE, RATE, 3, 2, 1),
-    {"p": MeasuredLink(RATE, 0.001, "2026-11-20T00:00:00+00:00")},
+    *("here", "cpu", "torch", "2026-11-21T00:00:00+00:00", {"float32": RATE}, RATE, RATE, RATE, RATE, 3, 2, 1)
 )
 
 
@@ -33,13 +32,12 @@ def test_a_kept_profile_is_printed_and_nothing_is_measured(tmp_path: Path) -> No
 
 
 def test_every_figure_has_its_spread() -> None:
-    """One row each, the links with their age."""
+    """One row each."""
     table = profile_table(PROFILE)
 
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert cells[0] == ("matmul float32", "2 GFLOP/s", "3.1%", "7")
-    assert cells[-1][0].startswith("link from p, round trip 1 ms, 2026-11-20")
-    assert len(cells) == 6
+    assert len(cells) == 5
 
 
 def test_a_file_that_is_no_profile_is_as_good_as_none(tmp_path: Path) -> None:

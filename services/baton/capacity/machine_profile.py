@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +18,6 @@ class MeasuredRate:
     """Distance of the quartiles / median, 0 or more."""
     num_runs: int
     """Runs, or rounds of which the quickest run counts, 2 or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLink:
-    """The way from another node to this machine."""
-
-    bytes_per_second: MeasuredRate
-    round_trip_seconds: float
-    """Median time of an empty call."""
-    measured_at: str
-    """ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +45,6 @@ class MachineProfile:
     """What of it could be given to a process at the time."""
     free_disk_bytes: int
     """Free where models and this profile are kept."""
-    links: Mapping[str, MeasuredLink] = field(default_factory=dict)
-    """Links by the sending node's id."""
 
     def as_json(self) -> str:
         """Return the profile as a document."""
@@ -70,19 +57,10 @@ def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
     Raises:
         ValueError: If there are fewer than two runs, or one took no time.
     """
-    return rate_of([work / duration for duration in seconds if duration > 0 or _no_time(duration)])
-
-
-def rate_of(rates: Sequence[float]) -> MeasuredRate:
-    """Return median and spread of rates.
-
-    Raises:
-        ValueError: If there are fewer than two.
-    """
-    if len(rates) < 2:
-        raise ValueError(f"need 2 runs, got {len(rates)}")
-    low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
-    return MeasuredRate(median, (high - low) / median, len(rates))
+    if len(seconds) < 2 or min(seconds) <= 0:
+        raise ValueError(f"need 2 runs or more that took time, got {seconds}")
+    low, median, high = statistics.quantiles([work / duration for duration in seconds], n=4, method="inclusive")
+    return MeasuredRate(median, (high - low) / median, len(seconds))
 
 
 def read_profile(text: str) -> MachineProfile:
@@ -95,14 +73,6 @@ def read_profile(text: str) -> MachineProfile:
         document = json.loads(text)
         rates = {name: MeasuredRate(**value) for name, value in document.items() if name.endswith("_per_second")}
         matmul = {dtype: MeasuredRate(**value) for dtype, value in document["matmul_flops"].items()}
-        links = {
-            node_id: MeasuredLink(**(value | {"bytes_per_second": MeasuredRate(**value["bytes_per_second"])}))
-            for node_id, value in document["links"].items()
-        }
-        return MachineProfile(**(document | rates | {"matmul_flops": matmul, "links": links}))
+        return MachineProfile(**(document | rates | {"matmul_flops": matmul}))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no profile of a machine: {error!r}") from error
-
-
-def _no_time(duration: float) -> bool:
-    raise ValueError(f"durations must be positive, got {duration}")

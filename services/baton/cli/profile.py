@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +14,6 @@ from baton.agent.machine_lock import machine_used_for
 from baton.agent.server import PROFILE_NAME
 from baton.agent.settings import DEFAULT_STATE_DIR
 from baton.capacity.machine_profile import MachineProfile, MeasuredRate, read_profile
-from baton.capacity.placement_table import format_seconds
-from baton.cli.cluster.link_probe import measure_links
-from baton.cli.cluster.router_call import ask_router
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 
@@ -25,13 +21,10 @@ from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 def command(
     is_again: Annotated[bool, typer.Option("--again", help="Measure anew although there is a profile.")] = False,
     engine: Annotated[str, typer.Option(help="auto, torch, mlx or numpy: what to measure by.")] = "auto",
-    router: Annotated[
-        str, typer.Option("--router", help="host:port; measures the links from its prefill nodes to here.")
-    ] = "",
     state_dir: Annotated[Path, typer.Option(help="Where the profile is kept.")] = DEFAULT_STATE_DIR,
     is_json: Annotated[bool, typer.Option("--json", help="Print the profile as a document.")] = False,
 ) -> None:
-    """Print what this machine can do: products, memory, disk, and links to a router's nodes.
+    """Print what this machine can do: products, memory and disk; `baton nodes` has the links that nodes measure.
 
     Measured once, and kept with its date; not while a worker serves, which it would disturb and be disturbed by.
     """
@@ -39,10 +32,6 @@ def command(
     profile = None if is_again else kept_profile(path)
     if profile is None or engine not in ("auto", profile.engine):
         profile = _measured(path, engine)
-    if router:
-        links = ask_router(router, measure_links)
-        profile = replace(profile, links={**profile.links, **links})
-        _keep(path, profile)
     if is_json:
         print(profile.as_json())
         return
@@ -75,9 +64,6 @@ def profile_table(profile: MachineProfile) -> Table:
     _add(table, "memory copy", profile.memory_copy_bytes_per_second, "B/s")
     _add(table, "disk read", profile.disk_read_bytes_per_second, "B/s")
     _add(table, "disk write", profile.disk_write_bytes_per_second, "B/s")
-    for node_id, link in profile.links.items():
-        what = f"link from {node_id}, round trip {format_seconds(link.round_trip_seconds)}, {link.measured_at}"
-        _add(table, what, link.bytes_per_second, "B/s")
     return table
 
 
