@@ -111,7 +111,7 @@ _HARMLESS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REP
 
 def command(
     url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="BATON_URL")] = DEFAULT_URL,
-    model: Annotated[str, typer.Option(help="Model; default: the first that the gateway lists.")] = "",
+    model: Annotated[str, typer.Option(help="Model; default: the first that the gateway lists as serving.")] = "",
     message: Annotated[str, typer.Option("--message", "-m", help="Ask this and leave.")] = "",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0: always the most probable token.")] = 0.0,
@@ -123,12 +123,13 @@ def command(
     """Talk to the model; every answer ends with its speed, its placement and what its KV transfer cost."""
     console = make_console()
     api_key = api_key_file.read_text("utf-8").strip() if api_key_file else os.environ.get(KEY_VARIABLE, "")
-    models = list_models(url, api_key)
-    if not models:
+    states = list_models(url, api_key)
+    if not states:
         raise NotFoundError(f"the gateway at {url} serves no model")
-    model = model or models[0]
-    if model not in models:
-        raise NotFoundError(f"--model: {model!r} is not served at {url}; served are {', '.join(models)}")
+    serving = [name for name, state in states.items() if state in ("serving", "")]
+    model = model or (serving or [*states])[0]
+    if model not in states:
+        raise NotFoundError(f"--model: {model!r} is not served at {url}; served are {', '.join(states)}")
     conversation: list[ChatMessage] = []
     for question in _questions(console, message):
         conversation.append(ChatMessage("user", question))

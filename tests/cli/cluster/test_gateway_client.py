@@ -36,7 +36,7 @@ def test_text_usage_and_placement_arrive(url: str) -> None:
 
 def test_models_are_listed(url: str) -> None:
     """By name."""
-    assert list_models(url) == ["tiny", "failing", "cut"]
+    assert [*list_models(url)] == ["tiny", "failing", "cut"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from baton.errors import InvalidFieldError, OverloadedError
+from baton.gateway.access.admission import Admission, RequestContext
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
 from baton.gateway.access.tenants import Places
@@ -72,3 +73,30 @@ def test_a_refusal_says_when_a_place_is_to_be_expected() -> None:
             flood.enter_context(places.hold(A))
 
     assert refusal.value.metadata[RETRY_AFTER_SECONDS] == "2"
+
+
+def test_models_have_places_of_their_own() -> None:
+    """One that has taken all of its own takes none of another's; names that nobody serves share theirs, and what a key
+
+    may have in work at once is for all models together.
+    """
+    clock = Clock()
+    roots = {"hot": "hot", "alias": "hot", "cold": "cold"}
+    key_places = Places(1000, 6, clock)
+    admission = Admission(lambda: Places(4, 0, clock), key_places, None, lambda name: roots.get(name, ""))
+
+    def take(stack: ExitStack, model: str, key: ApiKey = A) -> str:
+        try:
+            stack.enter_context(admission.slot(RequestContext(model=model, key=key)))
+        except OverloadedError as error:
+            return error.reason
+        return ""
+
+    with ExitStack() as stack:
+        assert [take(stack, name) for name in ("hot", "hot", "alias", "alias")] == [""] * 4
+        assert take(stack, "hot") == take(stack, "alias") == "QUEUE_FULL"
+        assert [take(stack, name) for name in ("cold", "cold")] == ["", ""]
+        assert take(stack, "cold") == "KEY_CONCURRENCY"
+        assert [take(stack, name, B) for name in "uvwxyz"] == [*[""] * 4, "QUEUE_FULL", "QUEUE_FULL"]
+        assert take(stack, "cold", B) == ""
+    assert key_places.num_taken == 0

@@ -18,16 +18,22 @@ class Router:
         self.refusals = RecentRefusals(lambda: self.seconds)
 
     def ask(
-        self, *, key: str = "a", num_bytes: int = 100, has_objectives: bool = False, reason: str = "OVERLOADED"
+        self,
+        *,
+        key: str = "a",
+        num_bytes: int = 100,
+        has_objectives: bool = False,
+        reason: str = "OVERLOADED",
+        model: str = "",
     ) -> OverloadedError:
         """Return how a request is refused."""
         with pytest.raises(OverloadedError) as refusal:
-            self._answer(key, num_bytes, reason, has_objectives=has_objectives)
+            self._answer(key, num_bytes, reason, model, has_objectives=has_objectives)
         return refusal.value
 
-    def _answer(self, key: str, num_bytes: int, reason: str, *, has_objectives: bool) -> None:
+    def _answer(self, key: str, num_bytes: int, reason: str, model: str, *, has_objectives: bool) -> None:
         metadata = {"retry_after_seconds": "3", "wait_seconds": str(self.wait_seconds)}
-        with self.refusals.watch(key, num_bytes, has_objectives=has_objectives):
+        with self.refusals.watch(key, num_bytes, model=model, has_objectives=has_objectives):
             self.num_asked += 1
             raise OverloadedError("later", reason=reason, metadata=metadata)
 
@@ -59,15 +65,16 @@ def test_the_router_is_asked_again_before_its_nodes_could_stand_idle(wait_second
 
 
 def test_others_are_not_refused_for_it() -> None:
-    """Another key, a smaller request, and one with objectives of its own."""
+    """Another key or model, a smaller request, and one with objectives of its own."""
     router = Router()
     router.ask()
 
     router.ask(key="b")
+    router.ask(model="cold")
     router.ask(num_bytes=50, has_objectives=True)
     router.ask(num_bytes=50)
 
-    assert router.num_asked == 4
+    assert router.num_asked == 5
 
 
 def test_other_errors_are_not_remembered() -> None:

@@ -1,4 +1,4 @@
-"""Turns of tenants at the tokenizer."""
+"""Turns of tenants and models at the tokenizer."""
 
 from __future__ import annotations
 
@@ -37,3 +37,27 @@ def test_tenants_take_turns_by_weight(num_tokens: int) -> None:
 
     assert len(passed) == 52
     assert max(index for index, name in enumerate(passed) if name in "bc") < 24
+
+
+def test_a_cold_model_waits_for_one_prompt_of_a_hot_one() -> None:
+    """However many of those wait, and whoever asks: the longest wait is the work on one prompt for each thread."""
+    threads, has_all, passed = PromptThreads(1), threading.Event(), list[str]()
+
+    def work(model: str) -> bool:
+        has_all.wait()
+        passed.append(model)
+        return True
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for model, count in (("hot", 100), ("cold", 1)):
+                for _ in range(count):
+                    tasks.create_task(threads.run(TokenPrompt([1]), partial(work, model), model=model))
+            await asyncio.sleep(0)
+            has_all.set()
+
+    asyncio.run(run())
+    threads.close()
+
+    assert len(passed) == 101
+    assert passed.index("cold") <= 1

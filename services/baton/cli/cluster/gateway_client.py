@@ -41,15 +41,16 @@ class StreamPiece(NamedTuple):
     """The `baton` object: where it ran, measured; once."""
 
 
-def list_models(url: str, api_key: str = "") -> Sequence[str]:
-    """Return the names of the models.
+def list_models(url: str, api_key: str = "") -> Mapping[str, str]:
+    """Return the state of each model by name; empty where a gateway does not tell.
 
     Raises:
         UnavailableError: If the gateway cannot be reached or refuses.
     """
     connection, response = _request(url, "GET", "/v1/models", None, api_key)
     try:
-        return [str(model["id"]) for model in json.loads(response.read()).get("data", [])]
+        rows = json.loads(response.read()).get("data", [])
+        return {str(row["id"]): str(row.get("state", "")) for row in rows}
     finally:
         connection.close()
 

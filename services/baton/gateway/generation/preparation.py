@@ -130,7 +130,7 @@ class Preparation:
             request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         _check_sampling(request.sampling, model.vocabulary_size)
         work = partial(_prepare, request, model, arrival_seconds)
-        return await self._threads.run(request.prompt, work, model.name, key)
+        return await self._threads.run(request.prompt, work, key, model.name)
 
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
@@ -143,7 +143,7 @@ class Preparation:
             UnavailableError: If no node serves it.
         """
         model = await self.catalog.model(model_name)
-        token_ids = await self._threads.run(prompt, partial(_tokenize, prompt, model), model.name)
+        token_ids = await self._threads.run(prompt, partial(_tokenize, prompt, model), model=model.name)
         return Tokenization(token_ids, model)
 
     async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
@@ -159,7 +159,7 @@ class Preparation:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
         _check_token_ids("tokens", token_ids, model.vocabulary_size)
         decode = partial(model.text.tokenizer.decode, token_ids, skip_special_tokens=False)
-        return await self._threads.run(TokenPrompt(token_ids), decode, model.name)
+        return await self._threads.run(TokenPrompt(token_ids), decode, model=model.name)
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""

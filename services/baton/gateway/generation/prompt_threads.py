@@ -29,14 +29,14 @@ class PromptThreads:
         self._turns: dict[_Turn, asyncio.Semaphore] = {}
 
     async def run(
-        self, prompt: Prompt, work: Callable[[], ResultT], model: str = "", key: ApiKey | None = None
+        self, prompt: Prompt, work: Callable[[], ResultT], key: ApiKey | None = None, model: str = ""
     ) -> ResultT:
         """Return what work on a prompt of a model gives, for the owner of a key; never None."""
-        result = await self._run_in(self._short, lambda: None if _is_long(prompt) else work(), model, key)
-        return await self._run_in(self._long, work, model, key) if result is None else result
+        result = await self._run_in(self._short, lambda: None if _is_long(prompt) else work(), key, model)
+        return await self._run_in(self._long, work, key, model) if result is None else result
 
     async def _run_in(
-        self, threads: ThreadPoolExecutor, work: Callable[[], ResultT], model: str, key: ApiKey | None
+        self, threads: ThreadPoolExecutor, work: Callable[[], ResultT], key: ApiKey | None, model: str
     ) -> ResultT:
         name, weight = (key.name, key.weight) if key else ("", 1)
         turn = _Turn(model, name, weight, threads)
