@@ -21,6 +21,13 @@ from baton.gateway.models.entry import PinnedModel
 from baton.gateway.models.served_model import ModelText, describe
 from baton.gateway.models.status import MODEL_LOADING, ModelStatus
 from baton.internal.v1 import node_pb2
+from baton.internal.v1.model_service_pb2 import (
+    MODEL_STAGE_FETCHING,
+    MODEL_STAGE_STORED,
+    DesiredModel,
+    MachineModel,
+    ModelState,
+)
 from baton.internal.v1.router_service_pb2 import NodeState
 
 
@@ -41,6 +48,17 @@ class FakeNodes:
         self.opened: list[tuple[str, str]] = []
         self.failure: BatonError | None = None
         self.gate: asyncio.Event | None = None
+        self.models: Sequence[ModelState] | None = ()
+        self.used: list[str] = []
+
+    async def list_models(self) -> Sequence[ModelState] | None:
+        """Say what the planner says."""
+        return self.models
+
+    async def use_model(self, name: str) -> None:
+        """Have a model loaded: here its node comes at once."""
+        self.used.append(name)
+        self.states = [*self.states, node(name)] if not isinstance(self.states, BatonError) else ()
 
     async def list_node_states(self) -> Sequence[NodeState]:
         """List, or fail."""
@@ -314,3 +332,45 @@ def test_a_pool_that_is_smaller_than_the_models_context_is_told_of(own_tokens: i
         if is_bound
         else ""
     )
+
+
+def test_a_request_has_a_model_loaded_that_is_wanted_on_demand() -> None:
+    """A hundred together ask once, and wait for it; after it was unloaded, the next one asks again."""
+    nodes = FakeNodes()
+    nodes.models = [ModelState(desired=DesiredModel(name="big", is_on_demand=True), stage=MODEL_STAGE_STORED)]
+
+    async def steps(following: Following) -> set[str]:
+        told = {following.catalog.problem, following.catalog.listed()[0].status.stage}
+        told |= set(await asyncio.gather(*(following.ask("big") for _ in range(100))))
+        assert nodes.used == ["big"]
+        nodes.states = ()
+        await following.look()
+        return told | {await following.ask("big")}
+
+    assert follow(steps, nodes, wait_seconds=30.0) == {"", "stored", "big t1"}
+    assert nodes.used == ["big", "big"]
+
+
+def test_a_model_that_is_fetched_is_told_of_with_its_progress() -> None:
+    """Of the machine that is farthest; it is never forgotten, and where no leader answers, nothing is news."""
+    nodes = FakeNodes()
+    machines = {
+        name: MachineModel(name="big", stage=MODEL_STAGE_FETCHING, done_byte_count=done, total_byte_count=100)
+        for name, done in (("a", 10), ("b", 42))
+    }
+    state = ModelState(desired=DesiredModel(name="big"), stage=MODEL_STAGE_FETCHING, machines=machines)
+    state.ready_in.FromSeconds(30)
+    nodes.models = [state]
+
+    async def steps(following: Following) -> UnavailableError:
+        nodes.models = None
+        await following.look()
+        with pytest.raises(UnavailableError) as refusal:
+            await following.catalog.model("big")
+        return refusal.value
+
+    error = follow(steps, nodes, forget_seconds=1e-9)
+
+    assert error.reason == MODEL_LOADING
+    assert error.metadata == {"retry_after_seconds": "30", "stage": "fetching", "progress": "0.420"}
+    assert nodes.used == []

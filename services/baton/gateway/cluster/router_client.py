@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import grpc
 
 from baton.errors import BatonError, NotFoundError, UnavailableError
+from baton.internal.v1.model_service_pb2 import ChangeModelRequest, ListModelsRequest, ModelState
+from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.internal.v1.node_pb2 import NodeDescription
 from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
@@ -19,13 +21,15 @@ log = logging.getLogger(__name__)
 
 NO_NODE = "NO_NODE"
 """Reason of the router's refusal when no node can take a request."""
+NOT_LEADER = "NOT_LEADER"
+"""Reason of a router that another one plans for."""
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 0.5
 
 
 class RouterClient:
-    """Asks one router. `close` ends its channel."""
+    """Asks one of the routers, and about models the one that leads. `close` ends its channels."""
 
     def __init__(self, address: str, *, timeout_seconds: float) -> None:
         self._address = address
@@ -33,6 +37,9 @@ class RouterClient:
         self._timeout_seconds = timeout_seconds
         self._channel = LoopChannel(address, is_balanced=True)
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        parts = address.split(",")
+        self._channels = [LoopChannel(part.strip()) for part in parts] if len(parts) > 1 else []
+        self._planners = [ModelServiceStub(each) for each in self._channels or [self._channel]]  # type: ignore[no-untyped-call]
 
     async def place(self, request: PlaceRequest) -> PlaceResponse:
         """Return where a request runs; asks for `timeout_seconds` at most while the router is away or knows no node.
@@ -87,9 +94,40 @@ class RouterClient:
         states: Sequence[NodeState] = response.nodes
         return states
 
+    async def list_models(self) -> Sequence[ModelState] | None:
+        """Return where models stand that are wanted or served, as the leader says; none where nobody plans.
+
+        None: no leader answers now.
+        """
+        for stub in self._planners:
+            try:
+                models: Sequence[ModelState] = (
+                    await stub.ListModels(ListModelsRequest(), timeout=self._timeout_seconds)
+                ).models
+                return models
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return ()
+        return None
+
+    async def use_model(self, name: str) -> None:
+        """Have a model loaded that is wanted on demand.
+
+        Raises:
+            BatonError: If the leader refuses, or no router answers.
+        """
+        for stub in self._planners:
+            try:
+                await stub.ChangeModel(ChangeModelRequest(use=name), timeout=self._timeout_seconds)
+                return
+            except grpc.aio.AioRpcError as rpc_error:
+                if (error := error_from_rpc(rpc_error)).reason != NOT_LEADER or stub is self._planners[-1]:
+                    raise self._absence(error) from rpc_error
+
     async def close(self) -> None:
-        """Close the channel."""
-        await self._channel.close()
+        """Close the channels."""
+        for channel in (self._channel, *self._channels):
+            await channel.close()
 
     def _absence(self, error: BatonError) -> BatonError:
         """Return an error as clients are told of it; where the router is, the log says, once for each cause."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from baton.errors import BatonError, InvalidFieldError, UnavailableError
 from baton.gateway.cluster.router_client import NO_NODE, RouterClient
 from baton.gateway.models.entry import CatalogEntry, PinnedModel
 from baton.gateway.models.served_model import ModelText, ServedModel
-from baton.gateway.models.status import ON_ITS_WAY, ModelStatus, unknown_model
+from baton.gateway.models.status import ModelStatus, status_of, unknown_model
 from baton.internal.v1.node_pb2 import NodeDescription
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import decodes
@@ -88,6 +89,8 @@ class ModelCatalog:
         self._on_nodes = on_nodes
         self._entries = {pinned.name: CatalogEntry(pinned.name, pinned, 0.0)} if pinned else {}
         self._served: Mapping[str, ServedModel] = {}
+        self._wanted: Mapping[str, ModelStatus] = {}
+        self._used_seconds: dict[str, float] = {}
         self._problem = "the router has not been reached yet"
         self._on_problem: Callable[[str], None] = lambda _problem: None
         self._is_closed = self._is_router_missed = self._has_looked = False
@@ -126,7 +129,7 @@ class ModelCatalog:
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
-            states = await self._router.list_node_states()
+            states, models = await self._router.list_node_states(), await self._router.list_models()
         except BatonError as error:
             if self._is_router_missed or self._problem or clock() - begun > _SECOND_LOOK_SECONDS:
                 self._note(error.message)
@@ -140,8 +143,11 @@ class ModelCatalog:
             if decodes(state.node):
                 by_model.setdefault(state.node.model_id, []).append(state)
         now = clock()
-        for name in {**self._entries, **by_model}:
+        if models is not None:
+            self._wanted = {each.desired.name: status_of(each) for each in models}
+        for name in {**self._entries, **by_model, **self._wanted}:
             entry = self._entries.setdefault(name, CatalogEntry(name, None, now))
+            entry.wanted = self._wanted.get(name)
             entry.take(by_model.get(name, ()), now)
             if not (entry.pinned or entry.wanted) and now - entry.seen_seconds > self._settings.forget_seconds:
                 log.info("model_forgotten model=%s", name)
@@ -194,7 +200,9 @@ class ModelCatalog:
         await self.refresh()
         name = self._settings.aliases.get(name, name)
         entry = self._entries.get(name)
-        if entry is not None and entry.status.stage in ON_ITS_WAY and name not in self._served:
+        if entry is not None and entry.status.is_coming and name not in self._served:
+            if entry.status.is_on_demand:
+                await self._use(name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.wait_seconds):
                     while name not in self._served:
@@ -209,6 +217,13 @@ class ModelCatalog:
         if not name:
             raise InvalidFieldError("model", f"expected one of {', '.join(names)}")
         raise unknown_model(name, names)
+
+    async def _use(self, name: str) -> None:
+        """Have a model loaded on demand; a hundred requests that come together ask once."""
+        now = asyncio.get_running_loop().time()
+        if now - self._used_seconds.get(name, -math.inf) >= self._settings.poll_seconds:
+            self._used_seconds[name] = now
+            await self._router.use_model(name)
 
     def _refusal(self, entry: CatalogEntry) -> UnavailableError:
         status = entry.status

@@ -54,6 +54,8 @@ class CatalogEntry:
         self._nodes = [state.node for state in states]
         if states:
             self.seen_seconds = now_seconds
+        if not states and self.wanted is not None and self.wanted.stage != "serving":
+            self.served, self.adapted = None, {}  # it was unloaded: requests say so, or have it loaded
         if self._nodes and not self.pinned and self.text is not None and self._digest() != self._open_digest:
             self.text = self.served = None
             self.adapted = {}
@@ -85,8 +87,8 @@ class CatalogEntry:
             return ModelStatus("serving")
         if self._nodes and self.text is None:
             return ModelStatus("loaded", cause=self.problem)
-        if self.wanted is not None and self.wanted.stage != "serving":
-            return self.wanted
+        if self.wanted is not None and (self.wanted.stage != "serving" or not self._nodes):
+            return self.wanted if self.wanted.stage != "serving" else ModelStatus("loaded", cause=self.problem)
         return ModelStatus("draining" if self._nodes else "absent", cause=self.problem)
 
     def mismatch(self) -> MismatchError | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from baton.errors import NotFoundError, UnavailableError
 from baton.gateway.cluster.router_client import NO_NODE
+from baton.internal.v1.model_service_pb2 import ModelStage, ModelState
+from baton.wire.quantities import seconds_from_duration
 
 Stage = Literal["absent", "fetching", "stored", "loaded", "serving", "draining", "failed"]
 """Where a model is, from a name that somebody wants to one that answers."""
-ON_ITS_WAY = frozenset(("fetching", "stored", "loaded"))
-"""Stages that lead to `serving`."""
 MODEL_LOADING, MODEL_FAILED = "MODEL_LOADING", "MODEL_FAILED"
 """Reasons why a model that is known does not answer: a node is going to have it, or none can."""
 _MOST_NAMES, _LIKENESS = 5, 0.5
@@ -33,6 +33,11 @@ class ModelStatus(NamedTuple):
     is_on_demand: bool = False
     """Whether a request for it has it loaded."""
 
+    @property
+    def is_coming(self) -> bool:
+        """Return whether waiting makes sense: it is on its way, or a request sends it there."""
+        return self.stage in ("fetching", "loaded") or self.ready_in_seconds is not None or self.is_on_demand
+
     def refusal(self, name: str) -> UnavailableError:
         """Return what a request is told that comes too early; clients may try again after `retry_after_seconds`."""
         told = f"{self.stage}, {self.progress:.0%} done" if self.progress is not None else self.stage
@@ -45,6 +50,18 @@ class ModelStatus(NamedTuple):
             metadata["progress"] = f"{self.progress:.3f}"
         reason = {"failed": MODEL_FAILED, "absent": NO_NODE, "draining": NO_NODE}.get(self.stage, MODEL_LOADING)
         return UnavailableError(problem, reason=reason, metadata=metadata)
+
+
+def status_of(state: ModelState) -> ModelStatus:
+    """Return what the planner says of a model: how far the machine is that is farthest."""
+    machines = [each for each in state.machines.values() if each.stage == state.stage and each.total_byte_count]
+    return ModelStatus(
+        cast(Stage, ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()),
+        max((each.done_byte_count / each.total_byte_count for each in machines), default=None),
+        state.problem,
+        seconds_from_duration(state.ready_in) if state.HasField("ready_in") else None,
+        state.desired.is_on_demand and not state.desired.is_unloaded,
+    )
 
 
 def unknown_model(name: str, served: Sequence[str]) -> NotFoundError:
