@@ -5,7 +5,12 @@ Source: the `config.json` of each model; parameters counted from the widths writ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from baton.capacity.cost import ModelShape
+from baton.errors import ConfigurationError
 
 BYTES_PER_PARAMETER = 2
 """16-bit weights and cache."""
@@ -38,6 +43,30 @@ def dense_decoder(
         max_context_tokens=max_context_tokens,
         vocabulary_size=vocabulary_size,
     )
+
+
+def shape_of_config(config: Mapping[str, Any], weight_bytes: int) -> ModelShape:
+    """Return about the shape of a model that no worker has loaded yet, by its config.json and the bytes of its weights.
+
+    Raises:
+        ConfigurationError: If the file lacks a size.
+    """
+    config = {**config, **config.get("text_config", {})}
+    try:
+        num_heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+        shape = dense_decoder(
+            int(config["num_hidden_layers"]),
+            hidden,
+            int(config.get("intermediate_size") or 4 * hidden),
+            num_heads,
+            int(config.get("num_key_value_heads") or num_heads),
+            int(config.get("head_dim") or hidden // num_heads),
+            int(config["vocab_size"]),
+            int(config["max_position_embeddings"]),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"config.json: {error} is needed to tell the size of the model") from error
+    return replace(shape, weight_bytes=weight_bytes)
 
 
 # Layers, sizes of hidden state and MLP, heads, KV heads, a head's size, vocabulary, longest context.

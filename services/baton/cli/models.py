@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +14,21 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from baton.cli.cluster.router_call import CommandTlsSettings
+from baton.cli.cluster import model_orders
+from baton.cli.cluster.router_call import DEFAULT_ROUTER, CommandTlsSettings, RouterOption
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.config.settings import load_settings
-from baton.errors import ConfigurationError
+from baton.errors import BatonError, ConfigurationError
 from baton.security.tls import secured_by
 from baton.weight_transfer.fetcher import bring_model
 from baton.weights.hub import FetchProgress, cached_models, model_folder
 from baton.weights.store import default_store
 
-app = typer.Typer(no_args_is_help=True, help="Bring models of a hub to this machine; list those that are here.")
+app = typer.Typer(no_args_is_help=True, help="Models: on this machine, and those that a deployment serves.")
+app.command("load")(model_orders.load)
+app.command("unload")(model_orders.unload)
+app.command("pin")(model_orders.pin)
 
 
 @app.command("pull")
@@ -48,8 +53,10 @@ def remove_command(model: Annotated[str, typer.Argument(help="name[@revision], a
 
 
 @app.command("list")
-def list_command() -> None:
-    """Print the models that lie in the hub's cache of this machine, and what they take."""
+def list_command(router: RouterOption = DEFAULT_ROUTER) -> None:
+    """Print the models of the deployment, if its router answers, and those in the hub's cache of this machine."""
+    with suppress(BatonError):
+        model_orders.print_models(model_orders.listed(router).models)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("model", "commit", "size", "folder"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn, cast
@@ -14,13 +16,16 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 import typer
 from rich.console import Console
 
+from baton.agent.child import OnLine
 from baton.agent.health import is_serving
+from baton.agent.model_workers import ModelWorkers
+from baton.agent.settings import node_id_of
 from baton.capacity.snapshot import NodeRole
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.cluster.router_call import DEFAULT_ROUTER
 from baton.cli.joining import DEMO, check_installed, show_invitation
-from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes, write_assignment
+from baton.cli.local.launch import LocalCluster, ProcessPlan, model_workers, plan_processes, write_assignment
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
@@ -38,6 +43,17 @@ from baton.weights.model_name import hub_name_of, served_name_of
 
 _Model = Annotated[
     str, typer.Option(help="Checkpoint folder, or org/name[@revision] of a hub; default: the demo model.")
+]
+_NodesFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with [\\[node]] tables, for other shapes: each has an engine and a role, which is prefill, "
+        "decode or worker (both)."
+    ),
+]
+_ModelsFile = Annotated[
+    Path | None,
+    typer.Option(help="TOML file of further models, which `baton models load` adds to; default: none is kept."),
 ]
 _KeysFile = Annotated[
     str, typer.Option(help="File with a `name:key` per line: who may ask.", envvar="BATON_GATEWAY_API_KEYS_FILE")
@@ -89,13 +105,8 @@ def command(
     decode: Annotated[
         str, typer.Option(help="Engine of the node that decodes then; default: mlx where installed, else torch.")
     ] = "",
-    nodes: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with [\\[node]] tables, for other shapes: each has an engine and a role, which is prefill, "
-            "decode or worker (both)."
-        ),
-    ] = None,
+    nodes: _NodesFile = None,
+    models_file: _ModelsFile = None,
     host: Annotated[str, typer.Option(help="Address that everything binds to.", envvar="BATON_HOST")] = "127.0.0.1",
     http_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the REST API.", envvar="BATON_HTTP_PORT")
@@ -139,6 +150,7 @@ def command(
     )
     adapters, is_told, ports = ",".join(lora or ()), is_verbose or log_level.lower() == "debug", (http_port, grpc_port)
     site = LocalCluster(host, *ports, model_dir, name, log_level, adapters, given, is_insecure, state_dir)
+    site = replace(site, models_file=models_file)
     _prepare(site, specs[0], hub_name_of(model_dir) if model else DEMO, is_lan=is_lan)
     raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_lan=is_lan))
 
@@ -176,7 +188,9 @@ def _start(
         )
     console, plans = make_console(), plan_processes(site, specs)
     needs = check_site(site, specs, partial(_say_checked, console))
+    dtype = next(iter(needs.values())).dtype
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()}, is_lan)
+    started = started._replace(models=partial(_models, site, specs, plans, 4 if dtype == "float32" else 2))
     return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose))
 
 
@@ -190,6 +204,8 @@ class _Started(NamedTuple):
     """That nodes load into main memory, by node id."""
     is_lan: bool
     """Whether other machines are let in."""
+    models: Callable[[OnLine], Coroutine[None, None, None]] | None = None
+    """Runs further models as the router orders, telling of their output; None: nothing does."""
 
 
 async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose: bool) -> int:
@@ -206,6 +222,8 @@ async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose:
         async with asyncio.TaskGroup() as group:
             group.create_task(processes.run())
             group.create_task(_announce(started, processes, line, start_timeout_seconds))
+            if started.models:
+                group.create_task(started.models(on_line))
             group.create_task(_raise_on_signal(processes, console))
     except* StopRequestedError:
         console.print("[bold]Baton is down.[/]")
@@ -218,6 +236,17 @@ async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose:
         console.print(f"[bold red]Not healthy within {start_timeout_seconds:.0f} s; everything was stopped.[/]")
         status = 1
     return status
+
+
+async def _models(
+    site: LocalCluster, specs: Sequence[NodeSpec], plans: Sequence[ProcessPlan], parameter_bytes: int, on_line: OnLine
+) -> None:
+    """Be the agent of this machine: run further models as the router orders."""
+    router = next(plan.address for plan in plans if plan.role == "router")
+    workers = ModelWorkers(
+        node_id_of(socket.gethostname()), model_workers(site, specs, plans), parameter_bytes, on_line
+    )
+    await workers.run(router)
 
 
 async def _announce(started: _Started, processes: Processes, line: StartingLine, timeout_seconds: float) -> None:

@@ -15,8 +15,12 @@ from baton.installation import lacking
 from baton.internal.v1 import router_service_pb2 as messages
 from baton.internal.v1 import router_service_pb2_grpc as service
 from baton.internal.v1.join_service_pb2_grpc import add_JoinServiceServicer_to_server
+from baton.internal.v1.model_service_pb2_grpc import add_ModelServiceServicer_to_server
 from baton.router.admission.control import AdmissionControl
 from baton.router.in_flight import MAX_ENTRIES
+from baton.router.models import servicer as model_servicer
+from baton.router.models.desired import DesiredModels
+from baton.router.models.supervision import ModelSupervision
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
 from baton.router.settings import RouterSettings
@@ -56,13 +60,20 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     )
     placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
     warm_up = WarmUp(state.nodes, settings.warm_up_seconds)
-    servicer = RouterServicer(state, placer, registrations, warm_up)
+    models = ModelSupervision(DesiredModels(settings.models_file), state)
+    servicer = RouterServicer(state, placer, registrations, warm_up, on_place=models.note_use)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
+    adding = partial(add_ModelServiceServicer_to_server, model_servicer.ModelServicer(models))
+    server.add(model_servicer.SERVICE_NAME, adding)
+    planning = asyncio.create_task(models.run())
     try:
         async with _joining(settings, server):
             yield server
     finally:
+        planning.cancel()
+        await asyncio.gather(planning, return_exceptions=True)
+        models.close()
         registrations.close()
         await server.drain(settings.drain_seconds)
         if channel:

@@ -312,7 +312,15 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 class RouterServicer(service.RouterServiceServicer):
     """Serves one router's state, on one event loop."""
 
-    def __init__(self, state: RouterState, placer: Placer, registrations: NodeRegistrations, warm_up: WarmUp) -> None:
+    def __init__(
+        self,
+        state: RouterState,
+        placer: Placer,
+        registrations: NodeRegistrations,
+        warm_up: WarmUp,
+        on_place: Callable[[str], None] = lambda _model: None,
+    ) -> None:
+        self._on_place = on_place
         self._state = state
         self._placer = placer
         self._registrations = registrations
@@ -335,6 +343,8 @@ class RouterServicer(service.RouterServiceServicer):
 
     async def Place(self, request: messages.PlaceRequest, _context: Context) -> messages.PlaceResponse:  # noqa: N802
         """Choose where a request runs."""
+        if not request.is_dry_run:
+            self._on_place(request.model_id)
         await self._warm_up.wait_for(request)
         return await self._placer.place(request)
 

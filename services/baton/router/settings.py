@@ -38,6 +38,9 @@ class RouterAddressSettings(ServiceSettings):
     """Longest wait for the cache index; after it, no prefix is expected anywhere."""
     drain_seconds: float = Field(default=2.0, ge=0)
     """Grace for running calls on SIGTERM."""
+    models_file: Path | None = None
+    """TOML file of the models that machines with an agent shall serve, written back as `baton models` changes them; of
+    several routers with one file, one leads. None: they are forgotten as the router ends."""
 
 
 class LoadReportSettings(ServiceSettings):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from baton.agent.child import ChildSpec
+from baton.agent.model_workers import MakeWorker, StartedWorker, slug_of
 from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
@@ -52,6 +53,8 @@ class LocalCluster:
     """Whether other machines may reach all of it."""
     state_dir: Path | None = None
     """Folder for what outlives it; None: nothing does."""
+    models_file: Path | None = None
+    """What the router takes the models from that are wanted beside that one; None: from nowhere."""
 
     @property
     def lan_dir(self) -> Path | None:
@@ -172,7 +175,9 @@ def _gateway(site: LocalCluster, router_address: str, health_port: int) -> Proce
 
 def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_address: str) -> Mapping[str, str]:
     joining = {"join_port": str(ports[_JOIN])} if site.lan_dir else {}
-    return {"host": site.host, "port": str(ports["router"]), "cache_index_address": cache_index_address, **joining}
+    wanted = {"models_file": str(site.models_file)} if site.models_file else {}
+    address = {"host": site.host, "port": str(ports["router"])}
+    return {**address, "cache_index_address": cache_index_address, **joining, **wanted}
 
 
 def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
@@ -227,6 +232,22 @@ def _worker(
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))
     return ProcessPlan(spec.role, spec.engine, host_port(site.host, ports[node_id]), child)
+
+
+def model_workers(site: LocalCluster, nodes: Sequence[NodeSpec], plans: Sequence[ProcessPlan]) -> MakeWorker:
+    """Return how this machine starts a worker for a further model: as the first node here, with a part of its own."""
+    addresses = {plan.role: plan.address for plan in plans}
+    spec = replace(nodes[0], role="worker", count=1)
+
+    def make(name: str, folder: Path) -> StartedWorker:
+        node_id = f"worker-{slug_of(name)}"
+        port = free_ports(site.host, (node_id,), preferred={})[node_id]
+        own = replace(site, model_dir=folder, model_name=name, lora="")
+        ports = {node_id: port} | {role: int(addresses[role].rpartition(":")[2]) for role in ("router", "cache-index")}
+        plan = _worker(own, node_id, spec, ports, len(nodes) + 1)
+        return StartedWorker(plan.child, plan.address, node_id)
+
+    return make
 
 
 def _node_flags(site: LocalCluster, spec: NodeSpec) -> Mapping[str, str]:

@@ -152,18 +152,20 @@ class SuperviseRequest(_message.Message):
     def __init__(self, machine_id: _Optional[str] = ..., free_byte_count: _Optional[int] = ..., models: _Optional[_Iterable[_Union[MachineModel, _Mapping]]] = ..., profile: _Optional[_Union[_node_pb2.NodeProfile, _Mapping]] = ..., epoch: _Optional[int] = ..., weight_address: _Optional[str] = ...) -> None: ...
 
 class ModelOrder(_message.Message):
-    __slots__ = ("name", "source", "is_served", "kv_byte_count", "weight_addresses")
+    __slots__ = ("name", "source", "is_served", "kv_byte_count", "weight_addresses", "attempt")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     IS_SERVED_FIELD_NUMBER: _ClassVar[int]
     KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     is_served: bool
     kv_byte_count: int
     weight_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., is_served: bool = ..., kv_byte_count: _Optional[int] = ..., weight_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    attempt: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., is_served: bool = ..., kv_byte_count: _Optional[int] = ..., weight_addresses: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class SuperviseResponse(_message.Message):
     __slots__ = ("epoch", "orders")

@@ -1,0 +1,280 @@
+"""Carries out a router's orders on one machine: fetches models, runs a worker for each, and says how they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import grpc
+import psutil
+
+from baton.agent.child import ChildSpec, OnLine, describe_exit
+from baton.agent.health import is_serving
+from baton.agent.supervisor import Supervisor
+from baton.capacity.reference_models import shape_of_config
+from baton.config.container_limits import usable_memory
+from baton.errors import BatonError, ConfigurationError
+from baton.internal.v1 import model_service_pb2 as messages
+from baton.internal.v1.model_service_pb2 import MachineModel, ModelOrder
+from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
+from baton.rpc.channel import open_channel
+from baton.rpc.server import split_addresses
+from baton.rpc.status import error_from_rpc
+from baton.weight_transfer.fetcher import bring_model
+from baton.weights.hub import FetchProgress
+from baton.wire.quantities import shape_to_proto
+
+log = logging.getLogger(__name__)
+
+_REPORT_SECONDS = 0.5
+_CHECK_SECONDS = 2.0
+_PAUSE_SECONDS = 1.0
+STALL_SECONDS = 120.0
+"""For which neither a byte comes nor memory grows until a model counts as failed."""
+_MAX_EARLY_ENDS = 3
+"""Ends of a worker before it has served; then its model has failed."""
+_MISCONFIGURED = 2
+"""Exit status of a worker that would end alike the next time."""
+
+
+class StartedWorker(NamedTuple):
+    """How a worker is started."""
+
+    child: ChildSpec
+    address: str
+    """host:port where its health is asked for."""
+    node_id: str
+
+
+MakeWorker = Callable[[str, Path], StartedWorker]
+"""Takes a model's name and folder; the port is a free one."""
+
+
+class ModelWorkers:
+    """The models of one machine.
+
+    Args:
+        machine_id: Its name.
+        make_worker: Says how a worker is started.
+        parameter_bytes: Of a weight in a worker's memory; 0: as in the files.
+        on_line: Told of workers' output.
+    """
+
+    def __init__(self, machine_id: str, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine) -> None:
+        self._machine_id = machine_id
+        self._make_worker = make_worker
+        self._parameter_bytes = parameter_bytes
+        self._on_line = on_line
+        self._works: dict[str, tuple[_ModelWork, asyncio.Task[None]]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._epoch = 0
+
+    async def run(self, router_address: str) -> NoReturn:
+        """Report to whichever router leads, and obey it, until cancelled; then all workers end."""
+        addresses = split_addresses(router_address)
+        try:
+            while True:
+                for address in addresses:
+                    with suppress(UnreachableRouterError):
+                        await self._follow(address)
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            tasks = [*(task for _, task in self._works.values()), *self._leaving]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, address: str) -> None:
+        async with open_channel(address) as channel:
+            call = ModelServiceStub(channel).Supervise(self._reports())  # type: ignore[no-untyped-call]
+            try:
+                async for orders in call:
+                    self.obey(orders)
+            except grpc.aio.AioRpcError as error:
+                raise UnreachableRouterError(error_from_rpc(error).message) from error
+            finally:
+                call.cancel()
+
+    async def _reports(self) -> AsyncIterator[messages.SuperviseRequest]:
+        while True:
+            yield self.report()
+            await asyncio.sleep(_REPORT_SECONDS)
+
+    def report(self) -> messages.SuperviseRequest:
+        """Return how the models of this machine stand."""
+        return messages.SuperviseRequest(
+            machine_id=self._machine_id,
+            free_byte_count=usable_memory().free_bytes,
+            models=[work.told() for work, _ in self._works.values()],
+            epoch=self._epoch,
+        )
+
+    def obey(self, orders: messages.SuperviseResponse) -> None:
+        """Begin what a router orders, and end all else; orders of an earlier epoch are left."""
+        if orders.epoch < self._epoch:
+            log.warning("orders_ignored epoch=%d known=%d", orders.epoch, self._epoch)
+            return
+        self._epoch = orders.epoch
+        wanted = {order.name: order for order in orders.orders}
+        for name, (work, task) in list(self._works.items()):
+            order = wanted.get(name)
+            if work.is_leaving or (order is not None and work.does(order)):
+                continue
+            work.is_leaving = True
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+            task.add_done_callback(partial(self._replace, name, order))
+        for name in wanted.keys() - self._works.keys():
+            self._begin(wanted[name])
+
+    def _begin(self, order: ModelOrder) -> None:
+        work = _ModelWork(order, self._make_worker, self._parameter_bytes, self._on_line)
+        self._works[order.name] = work, asyncio.ensure_future(work.run())
+
+    def _replace(self, name: str, order: ModelOrder | None, _ended: asyncio.Task[None]) -> None:
+        """Go on with what is ordered once a worker is gone, so that its memory is back."""
+        del self._works[name]
+        if order is not None:
+            self._begin(order)
+
+
+class UnreachableRouterError(BatonError):
+    """No router that leads is there; workers go on meanwhile."""
+
+
+class _ModelWork:
+    """What is done about one order."""
+
+    def __init__(self, order: ModelOrder, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine) -> None:
+        self._order = order
+        self._make_worker = make_worker
+        self._parameter_bytes = parameter_bytes
+        self._on_line = on_line
+        self._supervisor: Supervisor | None = None
+        self._has_served = False
+        self._num_early_ends = 0
+        self._state = MachineModel(name=order.name, stage=messages.MODEL_STAGE_FETCHING)
+        self.is_leaving = False
+
+    def does(self, order: ModelOrder) -> bool:
+        """Return whether it already does what is ordered, or has failed at it and is not asked anew."""
+        known = self._order
+        is_asked_anew = bool(self._state.problem) and order.attempt > known.attempt
+        return (order.source, order.is_served) == (known.source, known.is_served) and not is_asked_anew
+
+    def told(self) -> MachineModel:
+        """Return how it stands."""
+        state, supervisor = self._state, self._supervisor
+        state.held_byte_count = _held_bytes(supervisor.process_id) if supervisor else 0
+        if self.is_leaving and supervisor:
+            state.stage = messages.MODEL_STAGE_DRAINING
+        elif state.stage == messages.MODEL_STAGE_LOADED:
+            state.done_byte_count = min(state.held_byte_count, state.total_byte_count)
+        return state
+
+    async def run(self) -> None:
+        """Fetch the model, and serve it if that is ordered, until cancelled."""
+        try:
+            folder = await self._watched(self._bring(), lambda: self._state.done_byte_count)
+            if self._order.is_served:
+                await self._serve(folder)
+        except (BatonError, OSError) as error:
+            self._fail(getattr(error, "message", str(error)))
+
+    async def _bring(self) -> Path:
+        def tell(progress: FetchProgress) -> None:
+            self._state.done_byte_count, self._state.total_byte_count = progress.done_bytes, progress.total_bytes
+
+        folder = await bring_model(self._order.source, self._order.weight_addresses, tell)
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        num_bytes = num_bytes * (self._parameter_bytes or 2) // _stored_bytes(config, self._parameter_bytes or 2)
+        self._state.weight_byte_count = self._state.total_byte_count = max(1, num_bytes)
+        self._state.shape.CopyFrom(shape_to_proto(shape_of_config(config, max(1, num_bytes))))
+        self._state.stage = messages.MODEL_STAGE_STORED
+        return folder
+
+    async def _serve(self, folder: Path) -> None:
+        started = self._make_worker(self._order.name, folder)
+        self._state.stage, self._state.node_id = messages.MODEL_STAGE_LOADED, started.node_id
+        self._supervisor = Supervisor(started.child, self._on_line, gives_up=self._gives_up)
+        checking = asyncio.ensure_future(self._check(started.address))
+        try:
+            status = await self._watched(self._supervisor.run(), self._moved)
+            lines = self._supervisor.last_lines
+            self._fail(f"its worker ended with {describe_exit(status)}: {lines[-1] if lines else 'it said nothing'}")
+        finally:
+            self._supervisor = None
+            checking.cancel()
+
+    def _moved(self) -> float:
+        """Return a number that changes while a worker loads: its memory and its processor's time; serving, it lives."""
+        if self._has_served or self._supervisor is None:
+            return time.monotonic()
+        with suppress(psutil.Error):
+            process = psutil.Process(self._supervisor.process_id)
+            return float(process.memory_info().rss + sum(process.cpu_times()[:2]))
+        return time.monotonic()
+
+    async def _check(self, address: str) -> NoReturn:
+        while True:
+            is_ready = self._supervisor is not None and await is_serving(address, _CHECK_SECONDS)
+            if is_ready and self._supervisor:
+                self._has_served = True
+                self._supervisor.mark_serving()
+            self._state.stage = messages.MODEL_STAGE_SERVING if is_ready else messages.MODEL_STAGE_LOADED
+            await asyncio.sleep(_CHECK_SECONDS if is_ready else _REPORT_SECONDS)
+
+    def _gives_up(self, _supervisor: Supervisor, status: int) -> bool:
+        self._num_early_ends += not self._has_served
+        return not self._has_served and (status == _MISCONFIGURED or self._num_early_ends >= _MAX_EARLY_ENDS)
+
+    async def _watched(self, work: Coroutine[Any, Any, Any], progress: Callable[[], float]) -> Any:
+        """Return what work comes to.
+
+        Raises:
+            ConfigurationError: If nothing has moved for `STALL_SECONDS`.
+        """
+        task = asyncio.ensure_future(work)
+        seen, since = progress(), time.monotonic()
+        try:
+            while not (await asyncio.wait({task}, timeout=_CHECK_SECONDS))[0]:
+                if (now := progress()) != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > STALL_SECONDS:
+                    raise ConfigurationError(f"nothing has moved for {STALL_SECONDS:.0f} s: ask for it again")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _fail(self, problem: str) -> None:
+        is_absent = self._state.stage == messages.MODEL_STAGE_FETCHING and not self._state.done_byte_count
+        self._state.stage = messages.MODEL_STAGE_ABSENT if is_absent else messages.MODEL_STAGE_FAILED
+        self._state.problem = problem[:500]
+        log.warning("model_failed model=%s cause=%r", self._order.name, problem)
+
+
+def slug_of(name: str) -> str:
+    """Return a model's name in the characters of node ids."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "model"
+
+
+def _held_bytes(process_id: int) -> int:
+    try:
+        return int(psutil.Process(process_id).memory_info().rss) if process_id else 0
+    except psutil.Error:
+        return 0
+
+
+def _stored_bytes(config: dict[str, Any], default: int) -> int:
+    return {"float32": 4, "float16": 2, "bfloat16": 2}.get(str(config.get("torch_dtype", config.get("dtype"))), default)

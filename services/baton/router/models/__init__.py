@@ -1,0 +1,1 @@
+"""What models are wanted, where each stands, and which order each machine gets."""

@@ -1,0 +1,177 @@
+"""The models that an operator wants: the `[[model]]` tables of a TOML file, written back when they change.
+
+```toml
+[[model]]
+name = "llama"
+source = "/models/llama"          # or org/name[@revision]
+min_replicas = 2                  # default 1
+max_replicas = 3                  # default 0: as many as it fits on
+pinned_machines = ["mac"]
+excluded_machines = ["laptop"]
+is_on_demand = true               # a request loads it
+keep_alive_seconds = 300          # then, without a request, it is unloaded
+is_unloaded = true                # known, but not wanted now
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from baton.errors import ConfigurationError, InvalidFieldError
+from baton.internal.v1.model_service_pb2 import DesiredModel
+
+KEEP_ALIVE_SECONDS = 300
+"""Of a model that says none."""
+_MAX_NAME_CHARACTERS = 200
+_FIELDS: Mapping[str, tuple[str, type]] = {
+    "name": ("name", str),
+    "source": ("source", str),
+    "min_replicas": ("min_replica_count", int),
+    "max_replicas": ("max_replica_count", int),
+    "pinned_machines": ("pinned_machines", list),
+    "excluded_machines": ("excluded_machines", list),
+    "is_on_demand": ("is_on_demand", bool),
+    "is_unloaded": ("is_unloaded", bool),
+}
+"""Keys of a table: the field of the message, and its type."""
+
+
+class DesiredModels:
+    """The desired state. Every change is in the file before it counts.
+
+    Args:
+        file: Read when this process begins to lead; made at the first change. None: nothing outlives the process.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._models: dict[str, DesiredModel] = {}
+        self._lock = -1
+
+    def __iter__(self) -> Iterator[DesiredModel]:
+        return iter([self._models[name] for name in sorted(self._models)])
+
+    def get(self, name: str) -> DesiredModel | None:
+        """Return what is wanted of a model; None: nobody has asked for it."""
+        return self._models.get(name)
+
+    def lead(self) -> bool:
+        """Return whether this process may change the file: the first of several that asks, until it closes.
+
+        Raises:
+            ConfigurationError: If the file cannot be read; the message names it, and the key.
+        """
+        if self._file is None or self._lock >= 0:
+            return True
+        lock = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        self._models = {each.name: each for each in read_desired(self._file)} if self._file.exists() else {}
+        return True
+
+    def close(self) -> None:
+        """Let another process lead."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def put(self, model: DesiredModel) -> None:
+        """Want a model as it says.
+
+        Raises:
+            InvalidFieldError: If a field of it is wrong.
+            ConfigurationError: If the file cannot be written.
+        """
+        check_desired(model)
+        models = self._models | {model.name: model}
+        if self._file is not None:
+            _write(self._file, models)
+        self._models = models
+
+
+def check_desired(model: DesiredModel) -> None:
+    """Check what is wanted of a model.
+
+    Raises:
+        InvalidFieldError: If a field is wrong.
+    """
+    if not (1 <= len(model.name) <= _MAX_NAME_CHARACTERS and model.name.isprintable()):
+        raise InvalidFieldError("name", f"expected 1 to {_MAX_NAME_CHARACTERS} printable characters")
+    if not model.source:
+        raise InvalidFieldError("source", f"expected a folder, or org/name[@revision], of the new model {model.name}")
+    for field in ("min_replica_count", "max_replica_count"):
+        if not 0 <= getattr(model, field) <= 1024:
+            raise InvalidFieldError(field, f"expected 0 to 1024, got {getattr(model, field)}")
+    if 0 < model.max_replica_count < model.min_replica_count:
+        problem = f"expected {model.min_replica_count} or more, as the fewest are, got {model.max_replica_count}"
+        raise InvalidFieldError("max_replica_count", problem)
+    if both := set(model.pinned_machines) & set(model.excluded_machines):
+        raise InvalidFieldError("excluded_machines", f"{min(both)} is among the pinned machines too")
+
+
+def read_desired(file: Path) -> list[DesiredModel]:
+    """Return the models of a file.
+
+    Raises:
+        ConfigurationError: If it cannot be read, or a key is unknown or wrong; the message names it.
+    """
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{file}: {error}") from error
+    if set(document) - {"model"} or not isinstance(document.get("model", []), list):
+        raise ConfigurationError(f"{file}: expected [[model]] tables")
+    return [_model(table, f"{file}: model[{index}]") for index, table in enumerate(document.get("model", []))]
+
+
+def _model(table: Mapping[str, object], where: str) -> DesiredModel:
+    model = DesiredModel()
+    for key, value in table.items():
+        if key == "keep_alive_seconds" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            model.keep_alive.FromSeconds(value)
+            continue
+        field, kind = _FIELDS.get(key, ("", object))
+        is_right = type(value) is kind and (kind is not list or all(isinstance(each, str) for each in value))  # type: ignore[attr-defined]
+        if not is_right:
+            known = ", ".join((*_FIELDS, "keep_alive_seconds"))
+            expected = f"expected {kind.__name__}, got {value!r}" if field else f"unknown key; known are {known}"
+            raise ConfigurationError(f"{where}.{key}: {expected}")
+        if kind is list:
+            getattr(model, field).extend(value)
+        else:
+            setattr(model, field, value)
+    try:
+        check_desired(model)
+    except InvalidFieldError as error:
+        raise ConfigurationError(f"{where}: {error.message}") from error
+    return model
+
+
+def _write(file: Path, models: Mapping[str, DesiredModel]) -> None:
+    """Replace the file at once: who reads it sees it before or after, and never a part."""
+    lines = []
+    for name in sorted(models):
+        model = models[name]
+        values = {key: getattr(model, field) for key, (field, _) in _FIELDS.items()}
+        values["keep_alive_seconds"] = model.keep_alive.seconds
+        shown = {key: list(value) if key.endswith("machines") else value for key, value in values.items()}
+        lines += ["[[model]]", *(f"{key} = {json.dumps(value)}" for key, value in shown.items() if value), ""]
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as opened:
+            opened.write("\n".join(lines))
+            opened.flush()
+            os.fsync(opened.fileno())
+        part.replace(file)
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from error

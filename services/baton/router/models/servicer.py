@@ -1,0 +1,115 @@
+"""ModelService: what is wanted, how it stands, and the streams of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import TypeAlias
+
+import grpc
+
+from baton.errors import BatonError, ForbiddenError, InvalidFieldError, NotFoundError, UnavailableError
+from baton.internal.v1 import model_service_pb2 as messages
+from baton.internal.v1 import model_service_pb2_grpc as service
+from baton.internal.v1.model_service_pb2 import DesiredModel
+from baton.router.models.supervision import AgentSession, ModelSupervision
+from baton.security.access import Party, current_caller
+
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["ModelService"].full_name
+_MACHINE_ID = re.compile(r"[a-z0-9-]{1,63}")
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+
+
+class ModelServicer(service.ModelServiceServicer):
+    """Answers for the router that leads."""
+
+    def __init__(self, supervision: ModelSupervision) -> None:
+        self._supervision = supervision
+
+    async def ListModels(  # noqa: N802 - named by the proto
+        self, _request: messages.ListModelsRequest, _context: _Context
+    ) -> messages.ListModelsResponse:
+        """Say how all models stand."""
+        self._check_leads()
+        return self._supervision.listed()
+
+    async def ChangeModel(  # noqa: N802
+        self, request: messages.ChangeModelRequest, _context: _Context
+    ) -> messages.ChangeModelResponse:
+        """Change what is wanted."""
+        self._check_leads()
+        return messages.ChangeModelResponse(model=self._supervision.state_of(self._changed(request)))
+
+    async def Supervise(  # noqa: N802
+        self, request_iterator: AsyncIterator[messages.SuperviseRequest], _context: _Context
+    ) -> AsyncIterator[messages.SuperviseResponse]:
+        """Take an agent's reports, and give it orders, until either side ends."""
+        self._check_leads()
+        session = AgentSession()
+        # No TaskGroup: this is a generator, and a group would cancel whoever awaits it between two responses.
+        reader = asyncio.create_task(self._read(session, request_iterator))
+        try:
+            async for orders in session.sent():
+                yield orders
+        finally:
+            self._supervision.drop(session)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, session: AgentSession, reports: AsyncIterator[messages.SuperviseRequest]) -> None:
+        try:
+            async for report in reports:
+                if not _MACHINE_ID.fullmatch(report.machine_id):
+                    raise InvalidFieldError("machine_id", "expected 1 to 63 characters of a-z 0-9 -")
+                current_caller().check_speaks_for(report.machine_id)
+                self._supervision.take(session, report)
+            session.end()
+        except BatonError as error:
+            session.end(error)
+
+    def _changed(self, request: messages.ChangeModelRequest) -> str:
+        """Make the change; return the name of the model."""
+        kind = request.WhichOneof("change")
+        if kind == "use":
+            return self._used(request.use)
+        if kind == "unload":
+            wanted = DesiredModel()
+            wanted.CopyFrom(self._wanted(request.unload))
+            wanted.is_unloaded = True
+        elif kind == "pin":
+            wanted = DesiredModel()
+            wanted.CopyFrom(self._wanted(request.pin.name))
+            del wanted.pinned_machines[:], wanted.excluded_machines[:]
+            wanted.pinned_machines.extend(request.pin.pinned_machines)
+            wanted.excluded_machines.extend(request.pin.excluded_machines)
+        elif kind == "load":
+            wanted = request.load
+            if not wanted.source:
+                wanted.source = self._wanted(wanted.name).source
+        else:
+            raise InvalidFieldError("change", "expected load, use, unload or pin")
+        if current_caller().party is Party.GATEWAY and kind == "pin":
+            raise ForbiddenError("a gateway moves no model")
+        self._supervision.want(wanted)
+        return wanted.name
+
+    def _used(self, name: str) -> str:
+        wanted = self._wanted(name)
+        if not wanted.is_on_demand or wanted.is_unloaded:
+            problem = f"the model {name!r} is loaded by an administrator, not by a request"
+            raise UnavailableError(problem, reason="NOT_ON_DEMAND")
+        self._supervision.note_use(name)
+        self._supervision.decide()
+        return name
+
+    def _wanted(self, name: str) -> DesiredModel:
+        if wanted := self._supervision.desired.get(name):
+            return wanted
+        names = ", ".join(each.name for each in self._supervision.desired) or "none"
+        raise NotFoundError(f"no model {name[:200]!r} is wanted; known are {names}", reason="MODEL_NOT_FOUND")
+
+    def _check_leads(self) -> None:
+        if not self._supervision.desired.lead():
+            raise UnavailableError("another router leads: ask that one", reason="NOT_LEADER")

@@ -1,0 +1,363 @@
+"""The leading router's view of machines and models: what they report, what is planned, and which orders they have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+
+from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.hardware import PRESETS
+from baton.capacity.planning.pricing import Machine, WantedModel
+from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
+from baton.capacity.snapshot import DECLARED_LINK, Link
+from baton.errors import BatonError, SupersededError
+from baton.internal.v1 import model_service_pb2 as messages
+from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
+from baton.router.models.moves import Steadiness, as_holders, next_change
+from baton.router.state import RouterState
+from baton.wire.quantities import duration_from_seconds, profile_from_proto, seconds_from_duration, shape_from_proto
+
+log = logging.getLogger(__name__)
+
+FAILED, SERVING, STORED = messages.MODEL_STAGE_FAILED, messages.MODEL_STAGE_SERVING, messages.MODEL_STAGE_STORED
+_HELD = (messages.MODEL_STAGE_LOADED, SERVING)
+_MOVING = (messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING)
+_NEAREST = (SERVING, messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING, messages.MODEL_STAGE_FETCHING)
+_DECIDE_SECONDS = 0.5
+_RESIDENCE_SECONDS = 30.0
+"""For which a model that a request has loaded stays at least, whoever else wants its memory."""
+_READY_BYTES_PER_SECOND = 3e8
+_READY_SECONDS = 3.0
+"""Of the start of a worker, beside its weights."""
+_USUAL = PRESETS["m2"].profile()
+"""Speed of a machine that nobody has measured."""
+
+
+class AgentSession:
+    """The stream of one machine's agent."""
+
+    def __init__(self) -> None:
+        self.report = messages.SuperviseRequest()
+        """The last one."""
+        self.epoch = 0
+        """Of the last orders."""
+        self.orders: dict[str, ModelOrder] = {}
+        self._orders: asyncio.Queue[messages.SuperviseResponse | None] = asyncio.Queue()
+        self.error: BatonError | None = None
+
+    @property
+    def models(self) -> Mapping[str, MachineModel]:
+        """Return what it says of each model."""
+        return {model.name: model for model in self.report.models}
+
+    def send(self, epoch: int, orders: dict[str, ModelOrder]) -> None:
+        """Order what it shall have from now on."""
+        self.epoch, self.orders = epoch, orders
+        self._orders.put_nowait(messages.SuperviseResponse(epoch=epoch, orders=orders.values()))
+
+    def end(self, error: BatonError | None = None) -> None:
+        """End the stream."""
+        self.error = error
+        self._orders.put_nowait(None)
+
+    async def sent(self) -> AsyncIterator[messages.SuperviseResponse]:
+        """Yield orders until the stream ends."""
+        while (orders := await self._orders.get()) is not None:
+            yield orders
+        if self.error:
+            raise self.error
+
+
+class ModelSupervision:
+    """Plans, and has agents carry it out, one change at a time. On one event loop.
+
+    Args:
+        desired: What is wanted.
+        state: Nodes and links of the router.
+        clock: Seconds, monotonic.
+        now_nanoseconds: Epochs begin there, so that those of a later leader are greater.
+    """
+
+    def __init__(
+        self,
+        desired: DesiredModels,
+        state: RouterState,
+        clock: Callable[[], float] = time.monotonic,
+        now_nanoseconds: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.desired = desired
+        self._state = state
+        self._clock = clock
+        self._epoch = now_nanoseconds()
+        self._sessions: dict[str, AgentSession] = {}
+        self._used_at: dict[str, float] = {}
+        self._loaded_at: dict[str, float] = {}
+        self._attempts: dict[str, int] = {}
+        self._steadiness = Steadiness(clock)
+        self.num_loads = 0
+        """Orders to load a model, since the start."""
+        self.plan: ModelPlan | None = None
+        """The best one; None: nothing can be planned yet."""
+        self.waits = ""
+        """Why the next change has to wait; empty: there is none."""
+
+    async def run(self) -> None:
+        """Lead when nobody else does, and decide twice a second, until cancelled."""
+        while True:
+            if self.desired.lead():
+                self.decide()
+            await asyncio.sleep(_DECIDE_SECONDS)
+
+    def close(self) -> None:
+        """End all streams, as the router stops; agents go on, and come to the next one."""
+        for session in self._sessions.values():
+            session.end()
+        self.desired.close()
+
+    def take(self, session: AgentSession, report: messages.SuperviseRequest) -> None:
+        """Take the report of a machine; the last stream of a name is the machine's."""
+        earlier = self._sessions.get(report.machine_id)
+        if earlier is not session:
+            self._sessions[report.machine_id] = session
+            session.orders = {
+                each.name: ModelOrder(name=each.name, source=wanted.source, is_served=each.stage in _HELD)
+                for each in report.models
+                if (wanted := self.desired.get(each.name))
+            }
+            if earlier:
+                earlier.end(SupersededError(f"another agent of machine {report.machine_id} has come"))
+            log.info("machine_came machine=%s free_bytes=%d", report.machine_id, report.free_byte_count)
+        session.report = report
+        self._epoch = max(self._epoch, report.epoch)
+
+    def drop(self, session: AgentSession) -> None:
+        """Forget a machine whose stream has ended."""
+        machine_id = session.report.machine_id
+        if self._sessions.get(machine_id) is session:
+            del self._sessions[machine_id]
+            self._steadiness.note_departure()
+            log.info("machine_went machine=%s", machine_id)
+
+    def want(self, model: DesiredModel) -> None:
+        """Want a model from now on; what has failed of it is tried again."""
+        self._attempts[model.name] = self._attempts.get(model.name, 0) + 1
+        self.desired.put(model)
+        self._steadiness.hurry()
+        self.decide()
+
+    def note_use(self, name: str) -> None:
+        """Take note that a request wants a model."""
+        if (wanted := self.desired.get(name)) and wanted.is_on_demand and not wanted.is_unloaded:
+            self._used_at[name] = self._clock()
+
+    def decide(self) -> None:
+        """Work out what should be, and order the next change, if none is going on."""
+        wanted = self._wanted()
+        held = self._holders(_HELD)
+        aimed: Holders = {}
+        if wanted and self._sessions:
+            search = PlanSearch(self._machines(), wanted, self._links(), DECLARED_LINK)
+            best = self.plan = search.best()
+            today = {each.name: held.get(each.name, frozenset()) for each in wanted}
+            aimed = self._steadiness.aim(today, search.plan_of(today), best)
+        changed = {machine: dict(session.orders) for machine, session in self._sessions.items()}
+        for machine, orders in changed.items():
+            self._store(machine, orders)
+        if not self._is_changing():
+            change, self.waits = next_change(aimed, held, self._holders((SERVING,)), self._missing_bytes)
+            if change:
+                self._carry_out(changed, *change)
+        for machine, orders in changed.items():
+            if orders != self._sessions[machine].orders:
+                self._epoch += 1
+                self._sessions[machine].send(self._epoch, orders)
+
+    def _carry_out(self, changed: dict[str, dict[str, ModelOrder]], kind: str, name: str, machine: str) -> None:
+        wanted = self.desired.get(name)
+        source = wanted.source if wanted else changed[machine][name].source
+        order = ModelOrder(name=name, source=source, is_served=kind == "load", attempt=self._attempts.get(name, 0))
+        changed[machine][name] = order
+        log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
+        if kind == "load":
+            self.num_loads += 1
+            self._loaded_at[name] = self._clock()
+
+    def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
+        """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
+        free = {each: session.report.free_byte_count for each, session in self._sessions.items()}
+        for model in self.desired:
+            name, attempt = model.name, self._attempts.get(model.name, 0)
+            known = orders.get(name)
+            if known and not known.is_served and (model.is_unloaded or machine in model.excluded_machines):
+                del orders[name]
+            elif known and known.attempt < attempt and self._sessions[machine].models[name].stage not in _HELD:
+                orders[name] = ModelOrder(name=name, source=model.source, is_served=known.is_served, attempt=attempt)
+            elif known is None and not model.is_unloaded and machine not in model.excluded_machines:
+                is_elsewhere = any(name in session.orders for session in self._sessions.values())
+                is_first = not is_elsewhere and machine == max(sorted(free), key=free.__getitem__)
+                if model.source.startswith(("/", "~", ".")) or is_first or machine in model.pinned_machines:
+                    orders[name] = ModelOrder(name=name, source=model.source, attempt=attempt)
+
+    def _wanted(self) -> list[WantedModel]:
+        """Return the models to be served now whose size is known; of those on demand, the last used first."""
+        now, found = self._clock(), []
+        for model in self.desired:
+            known = [each for each in self._reports(model.name) if each.HasField("shape")]
+            keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
+            is_idle = model.is_on_demand and now - self._used_at.get(model.name, -keep - 1.0) > keep
+            if model.is_unloaded or is_idle or not known:
+                continue
+            failed = {machine for machine, each in self._by_machine(model.name) if not _can_serve(each)}
+            found.append(
+                WantedModel(
+                    model.name,
+                    self._shape(known[0]),
+                    max(each.weight_byte_count for each in known),
+                    min_replicas=max(1, model.min_replica_count),
+                    max_replicas=model.max_replica_count or int(model.is_on_demand),
+                    pinned=frozenset(model.pinned_machines),
+                    excluded=frozenset(model.excluded_machines) | failed,
+                    rank=0 if not model.is_on_demand else 1,
+                )
+            )
+        recent = sorted((each for each in found if each.rank), key=self._recency, reverse=True)
+        ranks = {each.name: rank for rank, each in enumerate(recent, 1)}
+        return [_ranked(each, ranks.get(each.name, 0)) for each in found]
+
+    def _recency(self, model: WantedModel) -> float:
+        """Return when a model was used, or later where it has only been loaded: it stays for a while."""
+        loaded = self._loaded_at.get(model.name)
+        is_new = loaded is not None and self._clock() - loaded < _RESIDENCE_SECONDS
+        return self._used_at.get(model.name, 0.0) + (_RESIDENCE_SECONDS if is_new else 0.0)
+
+    def _machines(self) -> list[Machine]:
+        return [
+            Machine(
+                machine,
+                self._profile(session),
+                session.report.free_byte_count + sum(each.held_byte_count for each in session.report.models),
+                frozenset(each.name for each in session.report.models if each.stage in _HELD),
+            )
+            for machine, session in sorted(self._sessions.items())
+        ]
+
+    def _profile(self, session: AgentSession) -> NodeProfile:
+        own = [self._state.nodes.get(each.node_id) for each in session.report.models if each.node_id]
+        for node in (*(node for node in own if node), *self._state.nodes):
+            return self._state.corrected_profile(node.description)
+        return profile_from_proto(session.report.profile) if session.report.HasField("profile") else _USUAL
+
+    def _shape(self, model: MachineModel) -> ModelShape:
+        nodes = self._state.nodes.of_model(model.name)
+        return nodes[0].description.shape if nodes else shape_from_proto(model.shape)
+
+    def _links(self) -> Mapping[tuple[str, str], Link]:
+        """Return the links among machines, as their workers have measured them."""
+        machine_of = {
+            each.node_id: machine for machine, session in self._sessions.items() for each in session.report.models
+        }
+        return {
+            (machine_of[sender], machine_of[node.description.node_id]): Link(
+                link.bytes_per_second, link.round_trip_seconds, is_measured=True
+            )
+            for node in self._state.nodes
+            for sender, link in node.links.items()
+            if sender in machine_of and node.description.node_id in machine_of
+        }
+
+    def _missing_bytes(self, name: str, machine: str) -> int:
+        assert self.plan is not None
+        wanted = next(each for each in self.plan.wanted if each.name == name)
+        needed = wanted.fixed_bytes + self.plan.kv_bytes(name, machine)
+        return needed - self._sessions[machine].report.free_byte_count
+
+    def _is_changing(self) -> bool:
+        """Return whether a machine has not taken its orders yet, or a worker of it comes or goes."""
+        return any(
+            session.report.epoch < session.epoch or any(each.stage in _MOVING for each in session.report.models)
+            for session in self._sessions.values()
+        )
+
+    def _holders(self, stages: tuple[messages.ModelStage, ...]) -> Holders:
+        found: dict[str, set[str]] = {}
+        for machine, session in self._sessions.items():
+            for each in session.report.models:
+                if each.stage in stages:
+                    found.setdefault(each.name, set()).add(machine)
+        return as_holders(found)
+
+    def _by_machine(self, name: str) -> Iterator[tuple[str, MachineModel]]:
+        for machine, session in sorted(self._sessions.items()):
+            if known := session.models.get(name):
+                yield machine, known
+
+    def _reports(self, name: str) -> list[MachineModel]:
+        return [each for _, each in self._by_machine(name)]
+
+    def states(self) -> list[messages.ModelState]:
+        """Return how every model stands, by name: wanted ones, and others that nodes serve."""
+        served = {node.description.model_id for node in self._state.nodes}
+        return [self.state_of(name) for name in sorted(served | {each.name for each in self.desired})]
+
+    def state_of(self, name: str) -> messages.ModelState:
+        """Return how a model stands."""
+        wanted = self.desired.get(name)
+        state = messages.ModelState(desired=wanted or DesiredModel(name=name), stage=messages.MODEL_STAGE_ABSENT)
+        for machine, each in self._by_machine(name):
+            state.machines[machine].CopyFrom(each)
+        nodes = [node for node in self._state.nodes.of_model(name) if node.description.can_decode]
+        state.serving_count = sum(not self._state.nodes.unusable_reason(node) for node in nodes)
+        stages = {each.stage for each in state.machines.values()}
+        state.stage = next((stage for stage in (*_NEAREST, FAILED, STORED) if stage in stages), state.stage)
+        if state.serving_count:
+            state.stage = SERVING
+        elif state.stage == SERVING:
+            state.stage = messages.MODEL_STAGE_LOADED  # the router has not heard of its node yet
+        if state.stage in (messages.MODEL_STAGE_ABSENT, FAILED):
+            state.problem = "; ".join(
+                f"{name}: {each.problem}" for name, each in state.machines.items() if each.problem
+            )
+        is_wanted = wanted is not None and not wanted.is_unloaded and state.stage != SERVING
+        if is_wanted and not state.problem:
+            has_room = self.plan is None or self.plan.holders.get(name) != frozenset()
+            state.problem = self.waits if has_room else "no machine has room for it, as far as others are wanted too"
+            left = [each.total_byte_count - each.done_byte_count for each in state.machines.values()]
+            seconds = _READY_SECONDS + max(0, 0, *left) / _READY_BYTES_PER_SECOND
+            state.ready_in.CopyFrom(duration_from_seconds(seconds))
+        return state
+
+    def listed(self) -> messages.ListModelsResponse:
+        """Return all models, machines, and the plan."""
+        return messages.ListModelsResponse(
+            models=self.states(),
+            machine_free_byte_counts={
+                machine: session.report.free_byte_count for machine, session in self._sessions.items()
+            },
+            plan=self._told(),
+            epoch=self._epoch,
+        )
+
+    def _told(self) -> list[str]:
+        lines = [f"{self._steadiness.why}{f'; {self.waits}' if self.waits else ''}"]
+        if self.plan is None:
+            return lines
+        for wanted in self.plan.wanted:
+            holders = self.plan.holders[wanted.name]
+            parts = [f"{machine} ({self.plan.part(wanted.name, machine)})" for machine in sorted(holders)]
+            size = f"{wanted.weight_bytes / 1e9:.2f} GB of weights"
+            lines.append(f"{wanted.name}: {', '.join(parts) or 'nowhere: no machine has room'}; {size}")
+        requests, bound = self.plan.price.cost * 1e-9, self.plan.bound * 1e-9
+        return [*lines, f"{requests:.3g} requests run or wait on average, {bound:.3g} at least, whatever the plan"]
+
+
+def _can_serve(model: MachineModel) -> bool:
+    is_absent = model.stage == messages.MODEL_STAGE_ABSENT and bool(model.problem)
+    return model.stage != FAILED and not is_absent
+
+
+def _ranked(model: WantedModel, rank: int) -> WantedModel:
+    return model if rank == model.rank else replace(model, rank=rank)

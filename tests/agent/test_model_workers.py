@@ -1,0 +1,115 @@
+"""What an agent does about orders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from baton.agent.child import ChildSpec
+from baton.agent.model_workers import ModelWorkers, StartedWorker, slug_of
+from baton.internal.v1 import model_service_pb2 as messages
+from baton.internal.v1.model_service_pb2 import ModelOrder
+
+_CONFIG = {
+    "num_attention_heads": 4,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "torch_dtype": "float32",
+}
+SERVES = """
+import asyncio, sys, grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+async def main():
+    server = grpc.aio.server()
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    server.add_insecure_port(sys.argv[1])
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    await server.wait_for_termination()
+asyncio.run(main())
+"""
+REFUSES = "import sys; print('error: no such engine'); sys.exit(2)"
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(_CONFIG))
+    (path / "model.safetensors").write_bytes(bytes(1000))
+    return path
+
+
+def _workers(program: str) -> ModelWorkers:
+    def make(name: str, _folder: Path) -> StartedWorker:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        return StartedWorker(ChildSpec(name, [sys.executable, "-c", program, address]), address, slug_of(name))
+
+    return ModelWorkers("mac", make, 4, lambda _name, _line: None)
+
+
+async def _until(
+    workers: ModelWorkers, is_so: Callable[[messages.SuperviseRequest], bool]
+) -> messages.SuperviseRequest:
+    async with asyncio.timeout(60):
+        while not is_so(report := workers.report()):  # noqa: ASYNC110 - processes tell nobody
+            await asyncio.sleep(0.02)
+    return report
+
+
+def _orders(epoch: int, *orders: ModelOrder) -> messages.SuperviseResponse:
+    return messages.SuperviseResponse(epoch=epoch, orders=orders)
+
+
+def _is_at(stage: messages.ModelStage) -> Callable[[messages.SuperviseRequest], bool]:
+    return lambda report: [model.stage for model in report.models] == [stage]
+
+
+async def test_a_model_is_stored_then_served_then_gone(tmp_path: Path) -> None:
+    """Its memory is held as long as its process lives; what it would take is known once it is stored."""
+    workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
+    workers.obey(_orders(1, ModelOrder(name="llama", source=source)))
+    stored = await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
+    workers.obey(_orders(2, ModelOrder(name="llama", source=source, is_served=True)))
+    serving = await _until(workers, _is_at(messages.MODEL_STAGE_SERVING))
+    workers.obey(_orders(3))
+    gone = await _until(workers, lambda report: not report.models)
+
+    assert stored.models[0].weight_byte_count == 1000
+    assert stored.models[0].shape.layer_count == 2
+    assert serving.models[0].held_byte_count > 1_000_000
+    assert gone.epoch == 3
+
+
+async def test_orders_of_an_earlier_epoch_are_ignored(tmp_path: Path) -> None:
+    """A router that leads no more ends nothing."""
+    workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
+    workers.obey(_orders(5, ModelOrder(name="llama", source=source)))
+    await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
+    workers.obey(_orders(4))
+
+    assert [model.name for model in workers.report().models] == ["llama"]
+    assert workers.report().epoch == 5
+
+
+async def test_what_fails_says_why_and_is_tried_again_when_asked_anew(tmp_path: Path) -> None:
+    """A worker that would end alike is not started again and again; a folder that is not here is absent."""
+    workers, source = _workers(REFUSES), str(_folder(tmp_path / "llama"))
+    order = ModelOrder(name="llama", source=source, is_served=True, attempt=1)
+    workers.obey(_orders(1, order))
+    failed = await _until(workers, _is_at(messages.MODEL_STAGE_FAILED))
+    workers.obey(_orders(2, order))
+    again = workers.report()
+    workers.obey(_orders(3, ModelOrder(name="llama", source=str(tmp_path / "none"), attempt=2)))
+    absent = await _until(workers, _is_at(messages.MODEL_STAGE_ABSENT))
+
+    assert failed.models[0].problem == "its worker ended with exit status 2: error: no such engine"
+    assert again.models[0].stage == messages.MODEL_STAGE_FAILED
+    assert "there is no such folder" in absent.models[0].problem

@@ -1,0 +1,184 @@
+"""What machines are ordered, as models are wanted and machines come, go and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.internal.v1 import model_service_pb2 as messages
+from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.router.models.desired import DesiredModels
+from baton.router.models.supervision import AgentSession, ModelSupervision
+from baton.router.state import RouterState, StateLimits
+from baton.wire.quantities import shape_to_proto
+
+GIGABYTE = 10**9
+WEIGHTS = LLAMA_3_1_8B.weight_bytes
+
+
+@dataclass
+class FakeMachine:
+    """An agent whose orders are carried out at the next step."""
+
+    name: str
+    gigabytes: int
+    session: AgentSession = field(default_factory=AgentSession)
+    loads: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+    lost_bytes: int = 0
+
+    def report(self, orders: dict[str, ModelOrder]) -> messages.SuperviseRequest:
+        """Return what it tells once the orders are carried out."""
+        served = {name for name, order in orders.items() if order.is_served}
+        self.loads += sorted(served - self.held)
+        self.held = served
+        models = [
+            MachineModel(
+                name=name,
+                stage=messages.MODEL_STAGE_SERVING if name in served else messages.MODEL_STAGE_STORED,
+                shape=shape_to_proto(LLAMA_3_1_8B),
+                weight_byte_count=WEIGHTS,
+                held_byte_count=WEIGHTS if name in served else 0,
+            )
+            for name in orders
+        ]
+        free = self.gigabytes * GIGABYTE - WEIGHTS * len(served) - self.lost_bytes
+        return messages.SuperviseRequest(
+            machine_id=self.name, free_byte_count=free, models=models, epoch=self.session.epoch
+        )
+
+
+class Cluster:
+    """A router's supervision over fake machines and a fake clock."""
+
+    def __init__(self, *machines: FakeMachine) -> None:
+        self.now = 1000.0
+        limits = StateLimits(stuck_seconds=1, silent_seconds=1, assumed_ttl_seconds=1)
+        state = RouterState(lambda: self.now, limits)
+        self.supervision = ModelSupervision(DesiredModels(), state, lambda: self.now, lambda: 1)
+        self.machines = {machine.name: machine for machine in machines}
+        self.away: set[str] = set()
+
+    def step(self, num_steps: int = 4, seconds: float = 0.5) -> None:
+        """Let machines report and the router decide."""
+        for _ in range(num_steps):
+            self.now += seconds
+            for name, machine in self.machines.items():
+                if name not in self.away:
+                    self.supervision.take(machine.session, machine.report(machine.session.orders))
+            self.supervision.decide()
+
+    def leave(self, name: str) -> None:
+        """Have a machine's connection break; its workers go on."""
+        self.away.add(name)
+        self.supervision.drop(self.machines[name].session)
+
+    def come_back(self, name: str) -> None:
+        """Have it connect again."""
+        machine, self.away = self.machines[name], self.away - {name}
+        orders = machine.session.orders
+        machine.session = AgentSession()
+        self.supervision.take(machine.session, machine.report(orders))
+
+    @property
+    def loads(self) -> list[str]:
+        """Return what was loaded, wherever."""
+        return [load for machine in self.machines.values() for load in machine.loads]
+
+
+def _wanted(name: str = "llama", **fields: object) -> DesiredModel:
+    return DesiredModel(name=name, source=f"/models/{name}", **fields)  # type: ignore[arg-type]
+
+
+def test_a_wanted_model_is_loaded_and_an_unloaded_one_goes() -> None:
+    """On all machines that it fits on; an operator's word ends it."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40), FakeMachine("small", 8))
+    cluster.supervision.want(_wanted())
+    cluster.step(200)
+
+    assert {name: machine.held for name, machine in cluster.machines.items()} == {
+        "a": {"llama"},
+        "b": {"llama"},
+        "small": set(),
+    }
+    cluster.supervision.want(_wanted(is_unloaded=True))
+    cluster.step()
+    assert not any(machine.held for machine in cluster.machines.values())
+
+
+def test_twenty_flaps_of_a_machine_move_a_model_once() -> None:
+    """Whoever has it last keeps it."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40))
+    cluster.supervision.want(_wanted(max_replica_count=1))
+    cluster.step(20)
+    holder = next(name for name, machine in cluster.machines.items() if machine.held)
+    for _ in range(20):
+        cluster.leave(holder)
+        cluster.step(20)
+        cluster.come_back(holder)
+        cluster.step(20)
+
+    assert len(cluster.loads) == 2  # the first, and one move
+    assert all("llama" in machine.held for machine in cluster.machines.values())
+
+
+def test_a_hundred_first_requests_load_a_model_once_and_quiet_unloads_it() -> None:
+    """It is only stored until then."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40))
+    cluster.supervision.want(_wanted(is_on_demand=True))
+    cluster.step(20)
+    assert cluster.loads == []
+    for _ in range(100):
+        cluster.supervision.note_use("llama")
+        cluster.supervision.decide()
+    cluster.step(20)
+
+    assert cluster.loads == ["llama"]
+    assert cluster.supervision.num_loads == 1
+    cluster.step(20, seconds=20.0)
+    assert not any(machine.held for machine in cluster.machines.values())
+
+
+def test_memory_counts_once_it_is_measured_to_be_back() -> None:
+    """The next model waits until the report says so, not until the worker is said to be gone."""
+    machine = FakeMachine("a", 24)
+    cluster = Cluster(machine)
+    cluster.supervision.want(_wanted("one"))
+    cluster.step()
+    machine.lost_bytes = WEIGHTS
+    cluster.supervision.want(_wanted("one", is_unloaded=True))
+    cluster.supervision.want(_wanted("two"))
+    cluster.step()
+    assert machine.held == set()
+    assert "no machine has room" in cluster.supervision.state_of("two").problem
+    machine.lost_bytes = 0
+    cluster.step()
+
+    assert machine.held == {"two"}
+
+
+def test_a_pin_moves_a_model_by_loading_it_there_before_it_goes_here() -> None:
+    """Somebody serves it all the while."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40))
+    cluster.supervision.want(_wanted(pinned_machines=["a"]))
+    cluster.step()
+    cluster.supervision.want(_wanted(pinned_machines=["b"]))
+    served = []
+    for _ in range(200):
+        cluster.step(1)
+        served.append({name for name, machine in cluster.machines.items() if machine.held})
+
+    assert all(served)
+    assert served[-1] == {"b"}
+
+
+def test_requests_for_two_models_that_share_one_place_load_each_a_bounded_number_of_times() -> None:
+    """Who has just come stays for a while, whoever else is asked for."""
+    cluster = Cluster(FakeMachine("a", 24))
+    for name in ("one", "two"):
+        cluster.supervision.want(_wanted(name, is_on_demand=True))
+    for turn in range(240):  # two minutes, a request every half second
+        cluster.supervision.note_use(("one", "two")[turn % 2])
+        cluster.step(1)
+
+    assert 2 <= len(cluster.loads) <= 6
