@@ -13,9 +13,7 @@ from baton.engine.checkpoint.engine_support import check_mlx_computes
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
-from baton.engine.runners.mlx.modules.cpu_modules import suit_cpu
 from baton.engine.runners.mlx.modules.llama_layers import fuse
-from baton.engine.runners.mlx.modules.weight_order import order_weights
 from baton.errors import ConfigurationError
 
 _PLAIN_KV_FAMILIES = ("gemma2",)
@@ -52,9 +50,6 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     if yarn := read_yarn(checkpoint.config):
         _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], checkpoint.head_dim))
     fuse(model)
-    if compute_device() == mx.cpu:
-        suit_cpu(model, checkpoint.head_dim)
-        order_weights(model.model.layers)
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
     return model
