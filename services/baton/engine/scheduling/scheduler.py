@@ -133,7 +133,7 @@ class Scheduler:
             self._last.swaps.outs = self.swap_outs()
             return self._last
         before, self._last = self._last, Step.after(self._last)
-        step, may_be_alone = self._last, bool(self._suspects) and (before.is_computed or not before.spans)
+        step, may_be_alone = self._last, bool(self._suspects) and not _is_in_flight(before)
         self._num_changes = self._queues.num_changes
         if before.is_alone or not (may_be_alone and self._add_suspect(step)):
             prompts = self._add_decoding(step)
@@ -323,6 +323,12 @@ class Scheduler:
         sequence.block_table = []
         sequence.num_computed = sequence.num_stored_blocks = 0
         sequence.is_rounded = False
+
+
+def _is_in_flight(step: Step) -> bool:
+    """Return whether the device may still be at a pass, or at the last of several: some of its tokens are not here."""
+    is_awaited = any(each.num_ahead and each.phase is not Phase.FINISHED for each in step.sequences)
+    return is_awaited or (bool(step.spans) and not step.is_computed)
 
 
 def due_seconds(arrival_seconds: float, priority: int) -> float:
