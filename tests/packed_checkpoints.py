@@ -90,22 +90,22 @@ def micro(name: CheckpointName, mode: str, folder: Path) -> Path:
     return _with_tokenizer(checkpoint(name), folder)
 
 
-def openai_mxfp4(folder: Path, unpacked: Path) -> None:
+def openai_mxfp4(name: CheckpointName, folder: Path, unpacked: Path) -> None:
     """Write GPT-OSS as OpenAI does, and as transformers unpacks it."""
     import mlx.core as mx
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-    source = checkpoint("gpt_oss")
+    source = checkpoint(name)
     config = json.loads((source / "config.json").read_text())
     tensors = load_file(source / "model.safetensors")
     packed = dict(tensors)
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "experts.down_proj"))]:
-        turned = packed.pop(name).transpose(1, 2).contiguous()
+    for tensor in [tensor for tensor in tensors if tensor.endswith(("gate_up_proj", "experts.down_proj"))]:
+        turned = packed.pop(tensor).transpose(1, 2).contiguous()
         words, exponents = (np.array(part) for part in mx.quantize(mx.array(turned.numpy()), mode="mxfp4"))
         num_experts, num_outputs, num_inputs = turned.shape
         blocks = torch.from_numpy(words.view(np.uint8).reshape(num_experts, num_outputs, num_inputs // 32, 16))
-        packed |= {f"{name}_blocks": blocks, f"{name}_scales": torch.from_numpy(exponents)}
-        tensors[name] = convert_moe_packed_tensors(blocks, torch.from_numpy(exponents), dtype=torch.float32)
+        packed |= {f"{tensor}_blocks": blocks, f"{tensor}_scales": torch.from_numpy(exponents)}
+        tensors[tensor] = convert_moe_packed_tensors(blocks, torch.from_numpy(exponents), dtype=torch.float32)
     for place, content in ((folder, packed), (unpacked, tensors)):
         place.mkdir(parents=True)
         save_file(
@@ -116,6 +116,36 @@ def openai_mxfp4(folder: Path, unpacked: Path) -> None:
         told = config | ({"quantization_config": {"quant_method": "mxfp4"}} if content is packed else {})
         (place / "config.json").write_text(json.dumps(told))
         _with_tokenizer(source, place)
+
+
+def openai_q8(folder: Path) -> Path:
+    """Write GPT-OSS as mlx-community does: experts as OpenAI packs them, all else in 8 bits."""
+    from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+    source = pair("gpt_oss", "openai")[0]
+    model, config = load_model(source)
+    wide = {"group_size": 32, "bits": 8}
+    model, config = quantize_model(model, config, **wide, quant_predicate=lambda _path, _module: wide)
+    save_model(folder, model)
+    modules = [name.removesuffix(".biases") for name in load_file(folder / "model.safetensors") if ".biases" in name]
+    told = {"group_size": 32, "bits": 4, "mode": "mxfp4"} | dict.fromkeys(modules, wide)
+    save_config(config | {"quantization": told, "quantization_config": told}, folder / "config.json")
+    return _with_tokenizer(source, folder)
+
+
+def unpacked_openai_q8(packed: Path, folder: Path) -> Path:
+    """Write the same unpacked, the experts' tensors as transformers has them."""
+    tensors = load_file(unpacked_affine(packed, folder) / "model.safetensors")
+    for name in [name for name in tensors if ".experts.gate_proj." in name]:
+        gates, others = tensors.pop(name), tensors.pop(name.replace("gate_proj", "up_proj"))
+        down = tensors.pop(name.replace("gate_proj", "down_proj"))
+        joined = torch.stack([gates, others], 2).flatten(1, 2)
+        end = "" if name.endswith("weight") else "_bias"
+        base = name.partition("gate_proj")[0]
+        tensors[f"{base}gate_up_proj{end}"] = joined if end else joined.transpose(1, 2).contiguous()
+        tensors[f"{base}down_proj{end}"] = down if end else down.transpose(1, 2).contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def hub_format(name: CheckpointName, method: str, folder: Path, unpacked: Path) -> None:
@@ -242,7 +272,9 @@ def pair(name: CheckpointName, kind: Affine | str) -> tuple[Path, Path]:
     if kind in MICRO_MODES:
         return micro(name, kind, packed), unpacked_affine(packed, unpacked)
     if kind == "openai":
-        openai_mxfp4(packed, unpacked)
+        openai_mxfp4(name, packed, unpacked)
+    elif kind == "openai-q8":
+        return openai_q8(packed), unpacked_openai_q8(packed, unpacked)
     else:
         hub_format(name, kind, packed, unpacked)
     return packed, unpacked

@@ -61,7 +61,7 @@ def test_output_equals_transformers(
 
 def test_a_family_of_one_engine_is_refused_by_the_other_with_the_reason() -> None:
     """The message names the engine that has it."""
-    with pytest.raises(ConfigurationError, match="model_type 'gpt_oss' is served by the torch engine alone"):
+    with pytest.raises(ConfigurationError, match="unquantised 'gpt_oss' is served by the torch engine alone"):
         load_runner("mlx", checkpoint("gpt_oss"))
 
 

@@ -70,9 +70,11 @@ _ALL = [
 ]
 _ALL += [Case("wide_llama", mode, place) for mode in MICRO_MODES for place in range(4)]
 _ALL += [Case(family, method, 0) for family in ("wide_llama", "wide_qwen3") for method in HUB_FORMATS]
-_ALL += [Case("gpt_oss", "openai", 0)]
+_ALL += [Case("gpt_oss", kind, place) for kind in ("openai", "openai-q8") for place in range(4)]
+_ALL += [Case("yarn_gpt_oss", "openai", place) for place in range(4)]
 _SAMPLE = [
-    Case("gpt_oss", "openai", 0),
+    Case("gpt_oss", "openai-q8", 2),
+    Case("gpt_oss", "openai", 3),
     Case("wide_llama", "nvfp4", 2),
     Case("wide_llama", "fp8", 0),
     Case("wide_qwen3", Affine(4, 64, is_mixed=True), 2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
+from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.checkpoint.rope import rope_types
 from baton.errors import ConfigurationError
 
@@ -10,7 +10,7 @@ LLAMA_LIKE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Those that the torch engine computes in its own forward pass."""
 _ACTIVATIONS = ("silu", "swish")
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
-_SCALED_ROPE_FAMILIES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+_SCALED_ROPE_FAMILIES = ("gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 
 
@@ -25,12 +25,11 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
     Raises:
         ConfigurationError: Naming the field, and what mlx-lm computes.
     """
-    if checkpoint.family in TORCH_ONLY_FAMILIES:
-        raise ConfigurationError(
-            f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
-        )
     method = checkpoint.config.get("quantization_config", {}).get("quant_method")
-    if checkpoint.is_repacked and checkpoint.quantization is None and method:
+    if checkpoint.family == "gpt_oss" and not checkpoint.is_repacked:
+        cause = "unquantised 'gpt_oss' is served by the torch engine alone; mlx takes it as OpenAI packs it"
+        raise ConfigurationError(f"model {checkpoint.directory}: model_type: {cause}")
+    if checkpoint.quantization is None and method and (checkpoint.family, method) != ("gpt_oss", "mxfp4"):
         problem = f"quantization_config.quant_method: the mlx engine reads no {method!r} as it is meant: take the model"
         raise ConfigurationError(f"model {checkpoint.directory}: {problem} in MLX's format, or serve it by torch")
     is_gemma = checkpoint.family.startswith("gemma")

@@ -35,9 +35,6 @@ SUPPORTED_FAMILIES = (
 )
 """Values of `model_type` whose equality with transformers is tested."""
 
-TORCH_ONLY_FAMILIES = ("gpt_oss",)
-"""Those that mlx-lm reads in a quantised form alone, in which equality cannot be tested."""
-
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _LAYER_KINDS = ("full_attention", "sliding_attention")

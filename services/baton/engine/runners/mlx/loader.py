@@ -16,7 +16,7 @@ from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
-_PLAIN_KV_FAMILIES = ("gemma2",)
+_PLAIN_KV_FAMILIES = ("gemma2", "gpt_oss")
 
 
 def compute_device() -> mx.Device:
