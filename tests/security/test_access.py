@@ -215,6 +215,7 @@ def test_a_node_speaks_for_itself_alone() -> None:
     """Those who are no nodes are bound by the table."""
     node = caller_of(["mac-1"])
     node.check_speaks_for("mac-1")
+    node.check_speaks_for("mac-1--llama")  # a further worker of the machine
     Caller(None).check_speaks_for("mac-1")
 
     with pytest.raises(ForbiddenError, match="node mac-1 does not speak for node mac-2"):

@@ -7,9 +7,11 @@ import logging
 import os
 import platform
 import shlex
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -19,12 +21,13 @@ from baton.agent.health import HealthWatch, is_serving
 from baton.agent.logind import LogindEvents
 from baton.agent.machine_lock import machine_used_for, running_agent
 from baton.agent.machine_sleep import SleepHandler, SleepWatch
+from baton.agent.model_workers import ModelWorkers, StartedWorker, slug_of
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
 from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.security.access import current_caller
+from baton.security.access import OWN, current_caller
 from baton.security.tls import TlsIdentity, secured_by
 from baton.weight_transfer.pace import Pace
 from baton.weight_transfer.service import SERVICE_NAME as WEIGHT_SERVICE_NAME
@@ -145,9 +148,39 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
     with secured_by(joiner.identity):
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(joiner.renew(joined.certificate))
+            models = group.create_task(_run_models(settings, joined.worker, joiner.identity))
             command = worker_command(settings, joined.worker.role)
             await _supervise(settings, command, worker_environment(joined.worker, joiner.identity), stop)
             renewing.cancel()
+            models.cancel()
+
+
+async def _run_models(settings: AgentSettings, worker: AssignedWorker, identity: TlsIdentity) -> None:
+    """Serve further models as the router orders, until cancelled; each in a worker as the machine's own one."""
+    arguments, given = [], iter(shlex.split(settings.worker_arguments))
+    for argument in given:
+        if argument.startswith(("--model-dir", "--model-name")):
+            _ = argument if "=" in argument else next(given, "")
+            continue
+        arguments.append(argument)
+
+    def make(name: str, folder: Path) -> StartedWorker:
+        with socket.socket() as free:
+            free.bind((settings.host, 0))
+            port = free.getsockname()[1]
+        node_id = f"{settings.node_id}{OWN}{slug_of(name)}"[:63].rstrip("-")
+        own = {**worker.settings, "model_dir": str(folder), "model_name": name}
+        command = (sys.executable, "-m", "baton.cli", "serve", "worker", f"--host={settings.host}", f"--port={port}")
+        environment = worker_environment(worker._replace(role="worker", settings=own), identity)
+        child = ChildSpec(node_id, (*command, f"--node-id={node_id}", *arguments), environment)
+        return StartedWorker(child, host_port(settings.host, port), node_id)
+
+    parameter_bytes = 4 if worker.settings.get("dtype", "float32") == "float32" else 2
+    await ModelWorkers(settings.node_id, make, parameter_bytes, _show).run(worker.settings["router_address"])
+
+
+def _show(_name: str, line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - a worker's own log lines
 
 
 async def _profile(settings: AgentSettings) -> None:
@@ -176,7 +209,7 @@ async def _supervise(
     worker_address = host_port(settings.host, settings.worker_port)
     supervisor = Supervisor(
         ChildSpec(settings.node_id, command, environment),
-        lambda _, line: print(line, file=sys.stderr, flush=True),  # noqa: T201 - the worker's own log lines
+        _show,
         grace_seconds=settings.stop_grace_seconds,
     )
     watch = HealthWatch(

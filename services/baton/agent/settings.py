@@ -127,4 +127,4 @@ class AgentSettings(SupervisedWorkerSettings, MembershipSettings, WeightSettings
 
 def node_id_of(host_name: str) -> str:
     """Return a host's name without its domain, in the characters of node ids."""
-    return re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower())[:63].strip("-") or "node"
+    return re.sub(r"[^a-z0-9]+", "-", host_name.partition(".")[0].lower())[:63].strip("-") or "node"

@@ -22,6 +22,7 @@ from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
 from baton.gateway.api.grpc_api.servicer import SERVICE_NAME, GenerationServicer
+from baton.gateway.api.model_orders import ModelOrders
 from baton.gateway.api.openai.errors import http_error_body
 from baton.gateway.api.pages import Pages
 from baton.gateway.api.rest_api import RestApi
@@ -132,9 +133,10 @@ async def _run(
         admission = _admission(settings, catalog, clock)
         deadlines = Deadlines(settings.request_timeout_seconds)
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
-        started, own_scrape = int(time.time()), None if settings.is_shared else scrape
-        pages = Pages(catalog, own_scrape, created_seconds=started)
+        started = int(time.time())
+        pages = Pages(catalog, None if settings.is_shared else scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
+        endpoints += ModelOrders(router).endpoints()
         if settings.has_exo_endpoints:
             exo = ExoApi(router, catalog, instances, quarantine, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)

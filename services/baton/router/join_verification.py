@@ -32,7 +32,7 @@ from baton.router.pod_enrolment import PodEnrolment
 from baton.router.settings import JoinSettings
 from baton.rpc.limits import PortLimits
 from baton.rpc.server import GrpcServer, host_port
-from baton.security.access import RESERVED_NAMES
+from baton.security.access import OWN, RESERVED_NAMES
 from baton.security.authority import Authority
 from baton.security.join_code import LIFETIME, CodeExchange, Invitations
 from baton.security.join_token import JoinPasses, JoinToken, create_pass, first_certificate, read_secret
@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["JoinService"].full_name
 _LIMITS = PortLimits(request_bytes=64 << 10, num_streams=16, num_ping_strikes=2)
 """Of strangers: a request has a name, a secret and a certificate request."""
-_NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
+_NODE_ID = re.compile(rf"(?!.*{OWN})[a-z0-9-]{{1,63}}")
 _ENTER_SECONDS = 15.0
 _DIAL_SECONDS = 3.0
 _CLOCK_SKEW = timedelta(minutes=5)

@@ -91,6 +91,9 @@ def parties_of(path: str) -> frozenset[Party]:
 
 DEPLOYMENT = "baton"
 """Common name of a certificate that processes share; one without a common name is such a one, too."""
+OWN = "--"
+"""Between a machine's name and that of a further worker of it, which shows the machine's certificate; no machine that
+joins has it in its name."""
 _NAMED = {party.value: party for party in (Party.GATEWAY, Party.ROUTER, Party.CACHE_INDEX, Party.ADMIN)}
 RESERVED_NAMES = frozenset({DEPLOYMENT, *(party.value for party in Party)})
 """No node can be called so."""
@@ -129,7 +132,8 @@ class Caller:
         Raises:
             ForbiddenError: If it is another node.
         """
-        if self.party is Party.NODE and self.node_id != node_id:
+        is_own = node_id == self.node_id or node_id.startswith(f"{self.node_id}{OWN}")
+        if self.party is Party.NODE and not is_own:
             log.warning("call_refused caller=%r node=%r", str(self), node_id[:64])
             remedy = "its --node-id is the name in its certificate"
             raise ForbiddenError(f"{self} does not speak for node {node_id[:64]}: {remedy}")

@@ -32,7 +32,7 @@ def test_every_route_is_described_and_every_page_is_there(gateway: RunningGatewa
 
     assert document["openapi"] == "3.1.0"
     posts = {path for path, methods in document["paths"].items() if "post" in methods}
-    assert posts == {*ROUTES, "/instance", "/v1/instance-links", "/ping"}
+    assert posts == {*ROUTES, "/instance", "/v1/instance-links", "/ping", "/v1/models/load", "/v1/models/unload"}
     examples = {path: path.replace("{model}", MODEL).replace("{path}", "instances") for path in pages}
     examples |= {"/instance/previews": f"/instance/previews?model_id={MODEL}"}
     statuses = {path: ask(gateway, example).status for path, example in examples.items()}

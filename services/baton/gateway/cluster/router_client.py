@@ -116,13 +116,22 @@ class RouterClient:
         Raises:
             BatonError: If the leader refuses, or no router answers.
         """
+        await self.change_model(ChangeModelRequest(use=name))
+
+    async def change_model(self, request: ChangeModelRequest) -> ModelState:
+        """Change what models are wanted; return how the model stands.
+
+        Raises:
+            BatonError: If the leader refuses, or no router answers.
+        """
         for stub in self._planners:
             try:
-                await stub.ChangeModel(ChangeModelRequest(use=name), timeout=self._timeout_seconds)
-                return
+                state: ModelState = (await stub.ChangeModel(request, timeout=self._timeout_seconds)).model
+                return state
             except grpc.aio.AioRpcError as rpc_error:
                 if (error := error_from_rpc(rpc_error)).reason != NOT_LEADER or stub is self._planners[-1]:
                     raise self._absence(error) from rpc_error
+        raise AssertionError("there is a router at least")
 
     async def close(self) -> None:
         """Close the channels."""

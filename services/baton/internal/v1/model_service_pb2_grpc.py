@@ -74,7 +74,7 @@ class ModelServiceServicer(object):
         """Changes what is wanted, and keeps that. Answers at once: ListModels tells how it goes on. Changes that are already so do nothing, so
         a hundred first requests for a model load it once.
 
-        Errors: NOT_FOUND MODEL_NOT_FOUND for a name that is not wanted where `source` is empty, FAILED_PRECONDITION NOT_ON_DEMAND for a
+        Errors: NOT_FOUND MODEL_NOT_FOUND for a name that is not wanted where `source` is empty, PERMISSION_DENIED NOT_ON_DEMAND for a
         use of a model that no request may load, INVALID_ARGUMENT INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

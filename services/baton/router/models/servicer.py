@@ -99,7 +99,7 @@ class ModelServicer(service.ModelServiceServicer):
         wanted = self._wanted(name)
         if not wanted.is_on_demand or wanted.is_unloaded:
             problem = f"the model {name!r} is loaded by an administrator, not by a request"
-            raise UnavailableError(problem, reason="NOT_ON_DEMAND")
+            raise ForbiddenError(problem, reason="NOT_ON_DEMAND")
         self._supervision.note_use(name)
         self._supervision.decide()
         return name

@@ -286,7 +286,9 @@ class ModelSupervision:
         found: dict[str, set[str]] = {}
         for machine, session in self._sessions.items():
             for each in session.report.models:
-                if each.stage in stages:
+                order = session.orders.get(each.name)
+                is_ordered = order is not None and order.is_served and stages == _HELD and _can_serve(each)
+                if each.stage in stages or is_ordered:
                     found.setdefault(each.name, set()).add(machine)
         return as_holders(found)
 
