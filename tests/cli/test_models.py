@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,9 @@ from baton.cli.models import pull
 from baton.cli.terminal.console import make_console
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.gateway.settings import GatewaySettings
+from baton.weights.store import WeightStore
 from checkpoints import checkpoint
+from weight_transfer.test_four_machines import FETCHED, contents, folder_with, machine
 from weights.fake_hub import COMMIT, FakeHub, serving
 from weights.test_hub import FILES, point_at
 
@@ -58,3 +63,34 @@ def test_a_digest_is_printed_of_some_rows_or_all() -> None:
 
     assert sampled == read_checkpoint(folder).weights_digest()
     assert full == read_checkpoint(folder).weights_digest(is_full=True) != sampled
+
+
+def test_a_model_is_pulled_from_another_machine_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no other model needs is deleted; who gave nothing is named."""
+    monkeypatch.setenv("BATON_WEIGHTS_DIR", str(tmp_path / "store"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    app, run, ready, done = make_app(["models"]), CliRunner().invoke, threading.Event(), threading.Event()
+    folder, addresses = folder_with(tmp_path / "tiny"), list[str]()
+
+    async def give() -> None:
+        async with machine(WeightStore(tmp_path / "other"), {"tiny": folder}) as (address, _):
+            addresses.append(address)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    with ThreadPoolExecutor(1) as threads:
+        giving = threads.submit(asyncio.run, give())
+        ready.wait(20)
+        try:
+            pulled = run(app, ["models", "pull", "tiny", "--from", addresses[0]])
+        finally:
+            done.set()
+        giving.result()
+
+    assert contents(Path(pulled.stdout.strip())) == FETCHED
+    assert "tiny" in run(app, ["models", "list"]).stdout
+    assert "1.05 MB deleted" in run(app, ["models", "remove", "tiny"]).stdout
+    assert "None is here yet" in run(app, ["models", "list"]).stdout
+    assert "it is not in the store" in str(run(app, ["models", "remove", "tiny"]).exception)

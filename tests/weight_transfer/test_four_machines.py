@@ -30,6 +30,12 @@ _TIMEOUT_SECONDS = 20.0
 _WANTED_BYTES = sum(len(FILES[name]) for name in WANTED)
 
 
+@pytest.fixture(autouse=True)
+def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a file of a megabyte travel in several pieces."""
+    monkeypatch.setattr("baton.weight_transfer.service.PIECE_BYTES", 256 << 10)
+
+
 class Counting(WeightServicer):
     """Counts what a machine gives."""
 

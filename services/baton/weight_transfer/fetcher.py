@@ -144,11 +144,14 @@ class _Fetch:
         self._pace = pace
         self._patience_seconds = patience_seconds
         self._streams = asyncio.Semaphore(_NUM_FILES)
+        self._held: dict[str, int] = {}
+        """Bytes of each file, by name, that are here."""
 
     async def run(self) -> Path:
         """Bring all files; return their folder."""
         await asyncio.to_thread(self._store.begin, self._manifest, {})
-        self._tell()
+        for file in self._manifest.files:
+            self._tell(file, self._store.held_bytes(file))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for file in self._manifest.files:
@@ -169,7 +172,7 @@ class _Fetch:
                 if time.monotonic() > give_up_at or refused.keys() == self._stubs.keys():
                     raise _nobody_gives(f"model {self._manifest.name}: {file.name}", causes | refused)
                 await asyncio.sleep(_PAUSE_SECONDS)
-        self._tell()
+        self._tell(file, file.num_bytes)
 
     async def _has_come(self, file: FileDigest, refused: dict[str, str], causes: dict[str, str]) -> bool:
         """Ask each source for what is missing of a file; return whether it is here."""
@@ -222,7 +225,7 @@ class _Fetch:
                 if not 0 < len(piece.content) <= end - arriving.num_bytes:
                     raise StreamBrokenError(f"it sent {len(piece.content)} bytes")
                 await in_thread(_append, arriving, piece)
-                self._tell()
+                self._tell(arriving.wanted, arriving.num_bytes)
                 await self._pace.spend(len(piece.content))
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
@@ -231,10 +234,10 @@ class _Fetch:
         finally:
             call.cancel()
 
-    def _tell(self) -> None:
+    def _tell(self, file: FileDigest, num_bytes: int) -> None:
+        self._held[file.name] = num_bytes
         name = HubName(self._manifest.name, self._manifest.revision)
-        done_bytes = sum(self._store.held_bytes(file) for file in self._manifest.files)
-        self._on_progress(FetchProgress(name, done_bytes, self._manifest.num_bytes))
+        self._on_progress(FetchProgress(name, sum(self._held.values()), self._manifest.num_bytes))
 
 
 def _append(arriving: ArrivingFile, piece: messages.FetchFileResponse) -> None:

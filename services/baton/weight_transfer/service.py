@@ -23,8 +23,8 @@ from baton.weights.store import NOT_HERE, STALLED, WeightStore, default_store, r
 
 T = TypeVar("T")
 SERVICE_NAME = "baton.internal.v1.WeightService"
-PIECE_BYTES = 256 << 10
-"""Of a file, in one message: what an event loop is busy with stays under a millisecond."""
+PIECE_BYTES = 1 << 20
+"""Of a file, in one message: an event loop is busy with it for less than a millisecond."""
 _POLL_SECONDS = 0.02
 """Pause before a file that comes is looked at again."""
 
