@@ -66,10 +66,20 @@ class ModelWorkers:
         make_worker: Says how a worker is started.
         parameter_bytes: Of a weight in a worker's memory; 0: as in the files.
         on_line: Told of workers' output.
+        weight_address: host:port where other machines take models from this one, :port on the router's host; empty:
+            none does.
     """
 
-    def __init__(self, machine_id: str, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine) -> None:
+    def __init__(
+        self,
+        machine_id: str,
+        make_worker: MakeWorker,
+        parameter_bytes: int,
+        on_line: OnLine,
+        weight_address: str = "",
+    ) -> None:
         self._machine_id = machine_id
+        self._weight_address = weight_address
         self._make_worker = make_worker
         self._parameter_bytes = parameter_bytes
         self._on_line = on_line
@@ -93,10 +103,14 @@ class ModelWorkers:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, address: str) -> None:
+        host = address.rpartition(":")[0]
         async with open_channel(address) as channel:
             call = ModelServiceStub(channel).Supervise(self._reports())  # type: ignore[no-untyped-call]
             try:
                 async for orders in call:
+                    for order in orders.orders:  # those on the router's host tell a port alone
+                        hosted = [f"{host}{each}" if each.startswith(":") else each for each in order.weight_addresses]
+                        order.weight_addresses[:] = hosted
                     self.obey(orders)
             except grpc.aio.AioRpcError as error:
                 raise UnreachableRouterError(error_from_rpc(error).message) from error
@@ -115,6 +129,7 @@ class ModelWorkers:
             free_byte_count=usable_memory().free_bytes,
             models=[work.told() for work, _ in self._works.values()],
             epoch=self._epoch,
+            weight_address=self._weight_address,
         )
 
     def obey(self, orders: messages.SuperviseResponse) -> None:

@@ -243,8 +243,9 @@ async def _models(
 ) -> None:
     """Be the agent of this machine: run further models as the router orders."""
     router = next(plan.address for plan in plans if plan.role == "router")
+    lends_at = next((f":{plan.address.rpartition(':')[2]}" for plan in plans if plan.engine), "")
     workers = ModelWorkers(
-        node_id_of(socket.gethostname()), model_workers(site, specs, plans), parameter_bytes, on_line
+        node_id_of(socket.gethostname()), model_workers(site, specs, plans), parameter_bytes, on_line, lends_at
     )
     await workers.run(router)
 

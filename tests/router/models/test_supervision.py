@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
@@ -44,7 +46,11 @@ class FakeMachine:
         ]
         free = self.gigabytes * GIGABYTE - WEIGHTS * len(served) - self.lost_bytes
         return messages.SuperviseRequest(
-            machine_id=self.name, free_byte_count=free, models=models, epoch=self.session.epoch
+            machine_id=self.name,
+            free_byte_count=free,
+            models=models,
+            epoch=self.session.epoch,
+            weight_address=f"{self.name}:8040",
         )
 
 
@@ -155,6 +161,24 @@ def test_memory_counts_once_it_is_measured_to_be_back() -> None:
     cluster.step()
 
     assert machine.held == {"two"}
+
+
+@pytest.mark.parametrize("pinned", [[], ["a", "b", "c"]])
+def test_one_machine_asks_the_hub_and_the_others_take_it_from_that_one(pinned: list[str]) -> None:
+    """Also where all of them are named at once."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 41), FakeMachine("c", 40))
+    wanted = DesiredModel(name="llama", source="org/llama", pinned_machines=pinned, min_replica_count=3)
+    first_orders: dict[str, ModelOrder] = {}
+    cluster.supervision.want(wanted)
+    for _ in range(200):
+        cluster.step(1)
+        for name, machine in cluster.machines.items():
+            for order in machine.session.orders.values():
+                first_orders.setdefault(name, order)
+
+    assert [name for name, order in first_orders.items() if not order.weight_addresses] == ["b"]  # has most room
+    assert all("b:8040" in order.weight_addresses for name, order in first_orders.items() if name != "b")
+    assert all(machine.held for machine in cluster.machines.values())
 
 
 def test_a_pin_moves_a_model_by_loading_it_there_before_it_goes_here() -> None:

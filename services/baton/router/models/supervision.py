@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 FAILED, SERVING, STORED = messages.MODEL_STAGE_FAILED, messages.MODEL_STAGE_SERVING, messages.MODEL_STAGE_STORED
 _HELD = (messages.MODEL_STAGE_LOADED, SERVING)
 _MOVING = (messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING)
+_GIVING = (SERVING, messages.MODEL_STAGE_LOADED, STORED, messages.MODEL_STAGE_FETCHING)
 _NEAREST = (SERVING, messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING, messages.MODEL_STAGE_FETCHING)
 _DECIDE_SECONDS = 0.5
 _RESIDENCE_SECONDS = 30.0
@@ -179,8 +180,7 @@ class ModelSupervision:
     def _carry_out(self, changed: dict[str, dict[str, ModelOrder]], kind: str, name: str, machine: str) -> None:
         wanted = self.desired.get(name)
         source = wanted.source if wanted else changed[machine][name].source
-        order = ModelOrder(name=name, source=source, is_served=kind == "load", attempt=self._attempts.get(name, 0))
-        changed[machine][name] = order
+        changed[machine][name] = self._order(name, source, machine, is_served=kind == "load")
         log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
         if kind == "load":
             self.num_loads += 1
@@ -190,17 +190,31 @@ class ModelSupervision:
         """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
         free = {each: session.report.free_byte_count for each, session in self._sessions.items()}
         for model in self.desired:
-            name, attempt = model.name, self._attempts.get(model.name, 0)
+            name, source, attempt = model.name, model.source, self._attempts.get(model.name, 0)
             known = orders.get(name)
             if known and not known.is_served and (model.is_unloaded or machine in model.excluded_machines):
                 del orders[name]
             elif known and known.attempt < attempt and self._sessions[machine].models[name].stage not in _HELD:
-                orders[name] = ModelOrder(name=name, source=model.source, is_served=known.is_served, attempt=attempt)
+                orders[name] = self._order(name, source, machine, is_served=known.is_served)
             elif known is None and not model.is_unloaded and machine not in model.excluded_machines:
                 is_elsewhere = any(name in session.orders for session in self._sessions.values())
-                is_first = not is_elsewhere and machine == max(sorted(free), key=free.__getitem__)
-                if model.source.startswith(("/", "~", ".")) or is_first or machine in model.pinned_machines:
-                    orders[name] = ModelOrder(name=name, source=model.source, attempt=attempt)
+                usable = free.keys() & set(model.pinned_machines) or free.keys()
+                is_first = not is_elsewhere and machine == max(sorted(usable), key=free.__getitem__)
+                is_given = machine in model.pinned_machines and bool(self._givers(name, machine))
+                if model.source.startswith(("/", "~", ".")) or is_first or is_given:
+                    orders[name] = self._order(name, source, machine, is_served=False)
+
+    def _order(self, name: str, source: str, machine: str, *, is_served: bool) -> ModelOrder:
+        addresses = filter(None, (self._sessions[each].report.weight_address for each in self._givers(name, machine)))
+        attempt = self._attempts.get(name, 0)
+        return ModelOrder(name=name, source=source, is_served=is_served, attempt=attempt, weight_addresses=addresses)
+
+    def _givers(self, name: str, machine: str) -> list[str]:
+        """Return the other machines that have a model's files, or are getting them: those that serve it first."""
+        stages = {
+            each: told.stage for each, told in self._by_machine(name) if each != machine and told.stage in _GIVING
+        }
+        return sorted(stages, key=lambda each: _GIVING.index(stages[each]))
 
     def _wanted(self) -> list[WantedModel]:
         """Return the models to be served now whose size is known; of those on demand, the last used first."""
