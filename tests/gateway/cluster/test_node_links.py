@@ -20,7 +20,8 @@ from baton.gateway.cluster.attempt import Attempt
 from baton.gateway.server import RunningGateway
 from baton.internal.v1 import decode_service_pb2 as decode
 from baton.rpc.channel import open_channel
-from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, served, tokens
+from baton.wire.quantities import seconds_from_duration
+from gateway.fake_cluster import MODEL, FakeCluster, FakeDecode, Loop, echo_token, finished, served, tokens
 from gateway.rest import ask
 
 PROMPT = [71, 72, 73]
@@ -184,6 +185,32 @@ def test_a_stream_cancelled_before_its_start_went_out_never_starts(
     node.script = finish
     with loop.running(cluster):
         assert loop.call(run()) == ["a", "b", "d"]
+
+
+def test_a_message_that_takes_long_is_announced(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node would take the gateway for gone while a long prompt is on its way, and end all of its streams."""
+    monkeypatch.setattr(node_links, "_LARGE_BYTES", 150)
+    monkeypatch.setattr(node_links, "_SLOW_BYTES_PER_SECOND", 10)
+    sent: list[tuple[int, float]] = []
+
+    class Noting(FakeDecode):
+        async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+            async def noted() -> AsyncIterator[Any]:
+                async for request in request_iterator:
+                    sent.append((request.ByteSize(), seconds_from_duration(request.beat_interval)))
+                    yield request
+
+            await super().Serve(noted(), context)
+
+    cluster.decodes[0] = Noting("decode-0")
+    with loop.running(cluster) as running, _client(running) as client:
+        assert _text(client, [71] * 200, 3) == "hhh"
+
+    large = max(range(len(sent)), key=lambda index: sent[index][0])
+    assert sent[large - 1][1] >= sent[large][0] / 10
+    assert [seconds for _, seconds in sent[large:]] == [0.2] * len(sent[large:])
 
 
 def test_a_node_is_reached_while_all_links_are_in_use(

@@ -39,6 +39,8 @@ _RETRY_SECONDS = 60.0
 """Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
 _BEAT_SECONDS = 0.2
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
+_LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
+"""A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
 """Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
 
@@ -305,11 +307,18 @@ class DecodeCall:
                     async with asyncio.timeout(_BEAT_SECONDS if self._attempts else None):
                         await self._has_news.wait()
                 self._has_news.clear()
-                await call.write(self._next_request())
+                await self._write_next(call)
                 while self._starts or self._cancelled:
-                    await call.write(self._next_request())
+                    await self._write_next(call)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader sees why
+
+    async def _write_next(self, call: DecodeStream) -> None:
+        request = self._next_request()
+        if (num_bytes := request.ByteSize()) > _LARGE_BYTES:
+            pause = duration_from_seconds(_BEAT_SECONDS + num_bytes / _SLOW_BYTES_PER_SECOND)
+            await call.write(ServeRequest(beat_interval=pause))
+        await call.write(request)
 
     def _next_request(self) -> ServeRequest:
         """Return what goes out next. Of a stream that was cancelled before its start went out, the node never hears."""
