@@ -40,11 +40,23 @@ def test_a_slip_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
     assert "'orbitt' is no word of a code; did you mean orbit" in told(
         "join", "7-orbitt-able-able", f"--state-dir={free}"
     )
-    assert told("join", "7-able-able-able", f"--state-dir={taken}") == (
-        "this machine has joined 10.0.0.1:8013 already: `baton leave` first"
+    assert told("join", "7-able-able-able", f"--state-dir={taken}").startswith(
+        "this machine has joined 10.0.0.1:8013 already: `baton join` without a code goes on there"
     )
     with running_agent(free):
         assert "has joined already" in told("join", "7-able-able-able", f"--state-dir={free}")
+
+
+def test_a_machine_goes_on_without_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the flags that it joined with; one that has not joined needs a code."""
+    served: list[object] = []
+    monkeypatch.setattr(joining, "serve_role", lambda *told: served.append(told))
+    assert "expected a number and 3 words" in told("join", f"--state-dir={tmp_path}")
+    member(tmp_path).keep_flags(["--host=10.0.0.2", "--worker-arguments=--engine mlx"])
+
+    assert CliRunner().invoke(make_app(), ["join", f"--state-dir={tmp_path}"]).exit_code == 0
+
+    assert served == [("agent", ["--host=10.0.0.2", "--worker-arguments=--engine mlx"])]
 
 
 def test_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,16 +22,15 @@ _ENTER_SECONDS = 20.0
 
 
 class Applicant(NamedTuple):
-    """The machine that wants to join."""
+    """The machine that wants to join: its worker's id, and where that will listen on the router's network."""
 
     node_id: str
     host: str
     worker_port: int
-    """Where its worker will listen."""
 
 
 async def token_for(code: JoinCode, applicant: Applicant, address: str) -> JoinToken:
-    """Return the token for which a router takes a code.
+    """Return the token for which the router whose join service is at host:port takes a code.
 
     Raises:
         AuthenticationError: WRONG_CODE, if the other side does not know the code, or is not convinced.

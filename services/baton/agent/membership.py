@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,7 @@ class Membership:
         self._folder = folder
         self._answer_file = folder / "join.bin"
         self._address_file = folder / "join.address"
+        self._flags_file = folder / "join.flags"
         self.token_file = folder / "join.token"
         self.identity = TlsIdentity(folder / "node.crt", folder / "node.key", folder / "ca.crt", server_name)
 
@@ -73,10 +74,19 @@ class Membership:
         write_private(self.token_file, text.encode("ascii"))
         return self.token_file
 
+    @property
+    def flags(self) -> Sequence[str]:
+        """Return the flags of the agent that goes on with this membership; none are kept where a code brought none."""
+        return self._flags_file.read_text("utf-8").split("\0") if self._flags_file.is_file() else ()
+
+    def keep_flags(self, flags: Sequence[str]) -> None:
+        """Keep them."""
+        write_private(self._flags_file, "\0".join(flags).encode("utf-8"))
+
     def forget(self) -> None:
         """Remove what is kept: without its key this machine is no member any more."""
         identity = self.identity
-        own = (self._answer_file, self._address_file, self.token_file)
+        own = (self._answer_file, self._address_file, self._flags_file, self.token_file)
         for file in (*own, identity.key_file, identity.cert_file, identity.ca_file):
             file.unlink(missing_ok=True)
 

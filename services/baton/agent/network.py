@@ -19,15 +19,12 @@ _VIRTUAL = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "tun", "ta
 
 
 class LanAddress(NamedTuple):
-    """An address of this machine."""
+    """An address of this machine, on an interface such as en0, whose own word its rate is (0: it says nothing)."""
 
     interface: str
-    """E.g. en0."""
     network: IPv4Interface
     is_wireless: bool
-    """Whether it is Wi-Fi's."""
     bits_per_second: float
-    """What the interface says of itself; 0: nothing."""
 
     @property
     def host(self) -> str:
@@ -56,10 +53,10 @@ def lan_addresses() -> Sequence[LanAddress]:
 
 
 def best_address(addresses: Sequence[LanAddress], *, route: str = "", towards: str = "") -> LanAddress:
-    """Return the address under which others are to reach this machine.
+    """Return the address under which others are to reach this machine: of several, the best first.
 
     Args:
-        addresses: Of this machine, the best first.
+        addresses: Of this machine.
         route: Which of them the kernel takes towards another machine; empty: that does not matter.
         towards: Address of that machine; a cable into its network wins over Wi-Fi, whatever the kernel takes.
 

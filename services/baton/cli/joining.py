@@ -78,7 +78,9 @@ def show_invitation(router: str, address: str, console: Console) -> None:
 
 
 def join(
-    code: Annotated[str, typer.Argument(help="As `baton up --lan` or `baton invite` printed it.")],
+    code: Annotated[
+        str, typer.Argument(help="As `baton up --lan` or `baton invite` printed it; none: goes on where it has joined.")
+    ] = "",
     address: Annotated[str, typer.Option(help="host[:port] that was printed; default: asks the local network.")] = "",
     name: Annotated[str, typer.Option(help="Node id of this machine; default: its host name.")] = "",
     host: Annotated[str, typer.Option(help="This machine's address for others; default: chosen.")] = "",
@@ -95,16 +97,18 @@ def join(
     from baton.agent.membership import Membership
     from baton.security.join_code import parse_code
 
-    wanted, folder, console = parse_code(code), state_dir.expanduser(), make_console()
+    folder, console = state_dir.expanduser(), make_console()
     membership = Membership(folder, "baton")
+    if membership.flags and not code:
+        _work(membership.flags, is_installed=is_installed)
+        return
+    wanted = parse_code(code)
     if membership.has_joined or agent_process(folder):
         where = f" {membership.asked_address()}" if membership.has_joined else ""
-        raise ConfigurationError(f"this machine has joined{where} already: `baton leave` first")
-    asked = (
-        (address if ":" in address else f"{address}:{JOIN_PORT}")
-        if address
-        else asyncio.run(find_router(_FIND_SECONDS))
-    )
+        remedy = "`baton join` without a code goes on there, `baton leave` ends that"
+        raise ConfigurationError(f"this machine has joined{where} already: {remedy}")
+    given = address if ":" in address else f"{address}:{JOIN_PORT}"
+    asked = given if address else asyncio.run(find_router(_FIND_SECONDS))
     router_host = asked.rpartition(":")[0]
     own = best_address(lan_addresses(), route=route_towards(router_host), towards=socket.gethostbyname(router_host))
     node_id = name or node_id_of(socket.gethostname())
@@ -131,13 +135,21 @@ def join(
         f"--worker-node-id={node_id}",
         f"--worker-arguments={shlex.join(flags)} {worker_arguments}".rstrip(),
     )
+    membership.keep_flags(command)
+    _work(command, is_installed=is_installed)
+
+
+def _work(command: Sequence[str], *, is_installed: bool) -> None:
+    """Run this machine's agent, or have the system run it."""
     if is_installed:
         found = installed_service(command)
         write_service(found)
         subprocess.run(found.start_command, check=True)
-    else:
-        console.print("It works until Ctrl-C; `baton leave` makes it forget the cluster.", highlight=False)
-        serve_role("agent", command)
+        return
+    make_console().print(
+        "It works until Ctrl-C; `baton join` goes on, `baton leave` forgets the cluster.", highlight=False
+    )
+    serve_role("agent", command)
 
 
 def leave(state_dir: _StateDir = DEFAULT_STATE_DIR) -> None:

@@ -22,7 +22,8 @@ from baton.security.tls import TlsIdentity, secured_by
 class LanDoor:
     """Lets other machines reach a deployment that was started on loopback alone.
 
-    Every process of it waits for the file with the address (`TlsIdentity.lan_file`), which is written here.
+    Every process of it waits for the file with the address (`TlsIdentity.lan_file`), which is written here; `stack`
+    closes what is opened.
     """
 
     def __init__(

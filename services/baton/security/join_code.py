@@ -40,10 +40,9 @@ WRONG_CODE = "WRONG_CODE"
 
 
 class JoinCode(NamedTuple):
-    """A code in its parts."""
+    """A code in its parts: which one is meant, no secret, and its words with hyphens."""
 
     number: int
-    """Says which code is meant; no secret."""
     words: str
 
     def __str__(self) -> str:
@@ -79,10 +78,7 @@ def parse_code(text: str) -> JoinCode:
 class CodeExchange:
     """One side's part in an exchange; `element` goes to the other side.
 
-    Args:
-        words: Of the code.
-        newcomer: What the machine says of itself, which both sides must have alike.
-        is_router: Which side this is.
+    What the machine says of itself, `newcomer`, both sides must have alike.
     """
 
     def __init__(self, words: str, newcomer: bytes, *, is_router: bool) -> None:

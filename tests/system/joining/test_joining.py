@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ pytestmark = [
 BITS_PER_SECOND = 1e9
 MOST_SECONDS = 60.0
 PROMPTS = tuple(f"What is {left} + {right}?" for left in range(10, 22) for right in (7, 30))
+_RESULTS = ROOT / "bench" / "results" / "joining.json"
 _NODES = '[[node]]\nrole = "worker"\nengine = "torch"\n'
 
 
@@ -47,13 +49,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Joini
             "join", code, f"--state-dir={third.state_dir}", "--name=third", "--engine=torch", "--address=10.79.0.1"
         )
         third.printed("(child_serving)")
-        assert "third" in first.run("nodes").stdout
-        answer = first.ask(PROMPTS[0])
-        seconds = time.monotonic() - began
-        _note(
-            first_answer_seconds=round(seconds, 1), plan=first.run("plan").stdout.splitlines(), answer=answer["choices"]
-        )
-        assert seconds <= MOST_SECONDS
+        first.ask(PROMPTS[0])
+        _note(first_answer_seconds=round(time.monotonic() - began, 1), plan=first.run("plan").stdout.splitlines())
         yield made
 
 
@@ -63,14 +60,25 @@ def _invited(first: JoiningMachine) -> str:
 
 def _note(**values: object) -> None:
     """Keep what was measured."""
-    path = ROOT / "bench" / "results" / "joining.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(known | values, indent=1) + "\n")
+    _RESULTS.write_text(json.dumps(_known() | values, indent=1) + "\n")
+
+
+def _known() -> dict[str, Any]:
+    return json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
 
 
 def _asked(first: JoiningMachine, pool: ThreadPoolExecutor) -> Iterator[str]:
     """Yield what is answered to all prompts, four at a time."""
     return pool.map(lambda prompt: str(first.ask(prompt)["choices"][0]["message"]["content"]), PROMPTS)
+
+
+def test_the_first_answer_comes_within_a_minute_and_the_plan_names_all(cluster: Sequence[JoiningMachine]) -> None:
+    """From the command on the last machine on: measured, loaded, its links known."""
+    known = _known()
+
+    assert known["first_answer_seconds"] <= MOST_SECONDS
+    plan = "\n".join(known["plan"])
+    assert all(name in plan for name in ("worker-torch", "second", "third"))
 
 
 def test_guesses_burn_a_code_and_a_member_cannot_join_again(cluster: Sequence[JoiningMachine], tmp_path: Path) -> None:
@@ -85,15 +93,15 @@ def test_guesses_burn_a_code_and_a_member_cannot_join_again(cluster: Sequence[Jo
     assert {each.stderr for each in (*wrong, right)} == {
         "error: the code is wrong, or no longer holds: `baton invite` prints another\n"
     }
-    assert "this machine has joined 10.79.0.1:8013 already: `baton leave` first" in again.stderr
+    assert "this machine has joined 10.79.0.1:8013 already" in again.stderr
 
 
 def _fresh(folder: Path) -> Sequence[str]:
     return f"--state-dir={folder / 'fresh'}", "--port=8120", "--address=10.79.0.1"
 
 
-def test_a_machine_that_dies_and_one_that_leaves_lose_no_request(cluster: Sequence[JoiningMachine]) -> None:
-    """Under load: one loses power, one leaves; answers are those that one machine alone gives."""
+def test_a_machine_that_dies_and_returns_and_one_that_leaves_lose_no_request(cluster: Sequence[JoiningMachine]) -> None:
+    """Under load: one loses power and goes on later, one leaves; answers are those that one machine alone gives."""
     first, second, third = cluster
     with ThreadPoolExecutor(4) as pool:
         expected = list(_asked(first, pool))
@@ -103,6 +111,9 @@ def test_a_machine_that_dies_and_one_that_leaves_lose_no_request(cluster: Sequen
         began = time.monotonic()
         seen += dying
         died_seconds = time.monotonic() - began
+        second.start("join", f"--state-dir={second.state_dir}")
+        second.printed("(child_serving)(?s:.*child_serving)")
+        assert "second" in first.run("nodes").stdout
         leaving = _asked(first, pool)
         kept = [next(leaving)]
         left = third.run("leave", f"--state-dir={third.state_dir}")

@@ -181,7 +181,9 @@ def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_a
 
 
 def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
-    """Write what machines run that join: a worker of the same model, in the number formats of a node here.
+    """Write what machines run that join: a worker of the same model, as they name it, in the number formats of a node.
+
+    The folder is no longer open to them from an earlier time.
 
     Raises:
         ConfigurationError: If it cannot be written.
