@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from agent.programs import run
 from baton.agent.joining import Joiner
-from baton.agent.membership import Membership
+from baton.agent.membership import Membership, assigned_worker
 from baton.cli.app import make_app
 from baton.errors import (
     AuthenticationError,
@@ -27,6 +27,7 @@ from baton.errors import (
     OverloadedError,
     UnavailableError,
 )
+from baton.internal.v1 import join_service_pb2, node_pb2
 from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
@@ -317,3 +318,15 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_life(deployment: Path,
         assert renewal_seconds(first.certificate, datetime.now(UTC) + timedelta(days=29)) == 0.0
 
     run(main)
+
+
+def test_who_has_the_model_is_told_beside_the_workers_settings() -> None:
+    """At the host that was asked, unless another is named; the worker itself knows no such setting."""
+    answer = join_service_pb2.JoinResponse(router_address=":8010")
+    answer.worker.role = node_pb2.NODE_ROLE_WORKER
+    answer.worker.settings.update({"dtype": "float32", "weight_sources": ":7101,10.0.0.9:7102"})
+
+    worker = assigned_worker(answer, "10.0.0.1:8013")
+
+    assert worker.weight_sources == ("10.0.0.1:7101", "10.0.0.9:7102")
+    assert worker.settings == {"dtype": "float32", "router_address": "10.0.0.1:8010"}

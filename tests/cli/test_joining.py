@@ -11,7 +11,6 @@ from baton.agent.machine_lock import running_agent
 from baton.agent.membership import Membership
 from baton.cli import joining
 from baton.cli.app import make_app
-from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
 from system.plan import free_ports
@@ -49,14 +48,14 @@ def test_a_slip_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
 
 def test_a_machine_goes_on_without_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the flags that it joined with; one that has not joined needs a code."""
-    served: list[object] = []
-    monkeypatch.setattr(joining, "serve_role", lambda *told: served.append(told))
+    told_flags: list[object] = []
+    monkeypatch.setattr(joining, "_work", lambda flags, **_: told_flags.append(flags))
     assert "expected a number and 3 words" in told("join", f"--state-dir={tmp_path}")
     member(tmp_path).keep_flags(["--host=10.0.0.2", "--worker-arguments=--engine mlx"])
 
     assert CliRunner().invoke(make_app(), ["join", f"--state-dir={tmp_path}"]).exit_code == 0
 
-    assert served == [("agent", ["--host=10.0.0.2", "--worker-arguments=--engine mlx"])]
+    assert told_flags == [["--host=10.0.0.2", "--worker-arguments=--engine mlx"]]
 
 
 def test_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,15 +71,6 @@ def test_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not membership.identity.key_file.exists()
     assert (tmp_path / "profile.json").exists()
     assert "has joined nothing" in told("leave", f"--state-dir={tmp_path}")
-
-
-def test_the_model_is_where_this_machine_has_it(tmp_path: Path) -> None:
-    """The demo comes with Baton; a folder that is not here is told before anything starts."""
-    assert joining._model_flags("demo", "") == [f"--model-dir={checkpoint_dir()}"]
-    assert joining._model_flags(str(tmp_path), "") == joining._model_flags("org/name@abc", "") == []
-    assert joining._model_flags("/nowhere", "--model-dir /elsewhere") == []
-    with pytest.raises(ConfigurationError, match="serves /nowhere, a folder that is not here: copy it here"):
-        joining._model_flags("/nowhere", "")
 
 
 def test_a_router_that_cannot_be_reached_is_named_with_the_remedy() -> None:

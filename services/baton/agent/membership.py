@@ -10,6 +10,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from baton.capacity.snapshot import NodeRole
+from baton.config.node_tables import WEIGHT_SOURCES
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.security.authority import create_key, valid_period, write_private
 from baton.security.tls import TlsIdentity
@@ -21,6 +22,8 @@ class AssignedWorker(NamedTuple):
 
     role: NodeRole
     settings: Mapping[str, str]
+    weight_sources: Sequence[str] = ()
+    """host:port of nodes that have the model."""
 
 
 class Membership:
@@ -106,6 +109,7 @@ def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> Assign
 
     role = role_from_proto(answer.worker.role, field="worker.role")
     settings = dict(answer.worker.settings) | {"router_address": whole(answer.router_address)}
+    sources = tuple(map(whole, filter(None, settings.pop(WEIGHT_SOURCES, "").split(","))))
     if answer.cache_index_address:
         settings["cache_index_address"] = whole(answer.cache_index_address)
-    return AssignedWorker(role, settings)
+    return AssignedWorker(role, settings, sources)

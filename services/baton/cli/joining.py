@@ -19,23 +19,23 @@ from rich.console import Console
 
 from baton.agent.machine_lock import agent_process
 from baton.agent.network import best_address, lan_addresses, route_towards
-from baton.agent.settings import DEFAULT_STATE_DIR, node_id_of
+from baton.agent.settings import DEFAULT_STATE_DIR, AgentSettings, node_id_of
 from baton.cli.agent import installed_service, write_service
 from baton.cli.cluster.router_call import DEFAULT_ROUTER, RouterOption, call_router
 from baton.cli.local.topology import second_engine
-from baton.cli.serve import serve_role
+from baton.cli.models import pull
+from baton.cli.serve import serve_role, take_option
 from baton.cli.terminal.console import make_console
-from baton.demo import checkpoint_dir
+from baton.config.settings import load_settings, parse_flags
 from baton.discovery.lan import find_router
 from baton.errors import ConfigurationError, UnavailableError
 from baton.installation import install_line, lacking
 from baton.internal.v1 import join_service_pb2
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
+from baton.security.tls import secured_by
 
 JOIN_PORT = 8013
 """Where `baton up` takes machines in, if the port is free."""
-DEMO = "demo"
-"""Stands for the demo's folder, which lies elsewhere on each machine."""
 _FIND_SECONDS = 10.0
 _CONNECT_SECONDS = 3.0
 _LEAVE_SECONDS = 60.0
@@ -121,34 +121,43 @@ def join(
     except BaseException:
         membership.forget()
         raise
-    flags = [f"--engine={engine}"] if engine else _engine_flags(joined.worker.settings)
-    flags += _model_flags(joined.worker.settings.get("model_dir", ""), worker_arguments)
     console.print(f"[green]✓[/] {node_id} at {applicant.host} has joined {asked}", highlight=False)
     for advice in filter(None, ("" if host else own.advice, _lid_advice())):
         console.print(f"[yellow]{advice}[/]", highlight=False, soft_wrap=True)
-    command = (
+    chosen = f"--engine={engine} " if engine else ""
+    flags = (
         f"--join-token-file={token_file}",
         f"--join-address={asked}",
         f"--state-dir={folder}",
         f"--host={applicant.host}",
         f"--worker-port={port}",
         f"--worker-node-id={node_id}",
-        f"--worker-arguments={shlex.join(flags)} {worker_arguments}".rstrip(),
+        f"--worker-arguments={chosen}{worker_arguments}",
     )
-    membership.keep_flags(command)
-    _work(command, is_installed=is_installed)
+    membership.keep_flags(flags)
+    _work(flags, is_installed=is_installed)
 
 
-def _work(command: Sequence[str], *, is_installed: bool) -> None:
-    """Run this machine's agent, or have the system run it."""
+def _work(flags: Sequence[str], *, is_installed: bool) -> None:
+    """Bring the cluster's model, then run this machine's agent, or have the system run it."""
+    from baton.agent.joining import joiner_of
+
+    settings, console = load_settings(AgentSettings, parse_flags(AgentSettings, flags)), make_console()
+    joiner = joiner_of(settings)
+    worker = asyncio.run(joiner.join()).worker
+    given, flags = take_option(flags, "--worker-arguments")
+    own = [] if "--engine" in given else _engine_flags(worker.settings)
+    if worker.weight_sources and "--model-dir" not in given:
+        name = worker.settings.get("model_dir") or worker.settings["model_name"]
+        with secured_by(joiner.identity):
+            own.append(f"--model-dir={pull(name, console, worker.weight_sources)}")
+    command = (*flags, f"--worker-arguments={shlex.join(own)} {given}".rstrip())
     if is_installed:
         found = installed_service(command)
         write_service(found)
         subprocess.run(found.start_command, check=True)
         return
-    make_console().print(
-        "It works until Ctrl-C; `baton join` goes on, `baton leave` forgets the cluster.", highlight=False
-    )
+    console.print("It works until Ctrl-C; `baton join` goes on, `baton leave` forgets the cluster.", highlight=False)
     serve_role("agent", command)
 
 
@@ -207,22 +216,6 @@ def _engine_flags(settings: Mapping[str, str]) -> list[str]:
         return []
     device = ["--device=cuda:0"] if Path("/dev/nvidia0").exists() and "device" not in settings else []
     return ["--engine=mlx"] if second_engine() == "mlx" else ["--engine=torch", *device]
-
-
-def _model_flags(model: str, worker_arguments: str) -> Sequence[str]:
-    """Return where the model is on this machine, if that is not what the cluster says.
-
-    Raises:
-        ConfigurationError: If it is a folder that this machine does not have.
-    """
-    if "--model-dir" in worker_arguments or not model:
-        return []
-    if model == DEMO:
-        return [f"--model-dir={checkpoint_dir()}"]
-    if model.startswith("/") and not Path(model).is_dir():
-        remedy = "copy it here, name its place by --worker-arguments='--model-dir FOLDER', or serve a hub's org/name"
-        raise ConfigurationError(f"the cluster serves {model}, a folder that is not here: {remedy}")
-    return []
 
 
 def _lid_advice() -> str:

@@ -20,7 +20,7 @@ from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.config.settings import load_settings
 from baton.errors import BatonError, ConfigurationError
-from baton.security.tls import secured_by
+from baton.security.tls import current_identity, secured_by
 from baton.weight_transfer.fetcher import bring_model
 from baton.weights.hub import FetchProgress, cached_models, model_folder
 from baton.weights.store import default_store
@@ -98,7 +98,7 @@ def pull(model: str, console: Console, sources: Sequence[str] = ()) -> Path:
             bar.update(task, total=progress.total_bytes, completed=progress.done_bytes, visible=is_new)
 
         if sources:
-            with secured_by(load_settings(CommandTlsSettings, {}).tls_identity()):
+            with secured_by(current_identity() or load_settings(CommandTlsSettings, {}).tls_identity()):
                 folder = asyncio.run(bring_model(model, sources, show))
         else:
             folder = model_folder(model, show)

@@ -24,7 +24,7 @@ from baton.capacity.snapshot import NodeRole
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.cluster.router_call import DEFAULT_ROUTER
-from baton.cli.joining import DEMO, check_installed, show_invitation
+from baton.cli.joining import check_installed, show_invitation
 from baton.cli.local.launch import LocalCluster, ProcessPlan, model_workers, plan_processes, write_assignment
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
@@ -39,7 +39,7 @@ from baton.cli.terminal.tables import print_table
 from baton.errors import BatonError, ConfigurationError
 from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
-from baton.weights.model_name import hub_name_of, served_name_of
+from baton.weights.model_name import served_name_of
 
 _Model = Annotated[
     str, typer.Option(help="Checkpoint folder, or org/name[@revision] of a hub; default: the demo model.")
@@ -151,12 +151,11 @@ def command(
     adapters, is_told, ports = ",".join(lora or ()), is_verbose or log_level.lower() == "debug", (http_port, grpc_port)
     site = LocalCluster(host, *ports, model_dir, name, log_level, adapters, given, is_insecure, state_dir)
     site = replace(site, models_file=models_file)
-    _prepare(site, specs[0], hub_name_of(model_dir) if model else DEMO, is_lan=is_lan)
     raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_lan=is_lan))
 
 
-def _prepare(site: LocalCluster, spec: NodeSpec, model: str, *, is_lan: bool) -> None:
-    """Check that ports are free, and write down what machines run that join, now or by a later `baton invite`."""
+def _check(site: LocalCluster, *, is_lan: bool) -> None:
+    """Check what can be known before anything runs."""
     check_ports_are_free(
         site.host,
         (
@@ -166,9 +165,7 @@ def _prepare(site: LocalCluster, spec: NodeSpec, model: str, *, is_lan: bool) ->
     )
     if is_lan:
         check_installed()
-    if site.lan_dir:
-        write_assignment(site, spec, model)
-    elif is_lan:
+    if is_lan and not site.lan_dir:
         raise ConfigurationError(f"--lan: opens what is bound to loopback; leave out --host {site.host}")
 
 
@@ -181,12 +178,15 @@ def _start(
     is_lan: bool,
 ) -> int:
     """Check what can be known before anything runs, then run it; return the exit status."""
+    _check(site, is_lan=is_lan)
     if not site.is_insecure and not is_loopback(site.host):
         raise ConfigurationError(
             f"--host {site.host}: whoever reaches it from another machine would be believed, for the processes of "
             "`baton up` have no certificates there: leave --host out and pass --lan, or pass --insecure"
         )
     console, plans = make_console(), plan_processes(site, specs)
+    if site.lan_dir:
+        write_assignment(site, specs[0], plans)
     needs = check_site(site, specs, partial(_say_checked, console))
     dtype = next(iter(needs.values())).dtype
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()}, is_lan)

@@ -8,6 +8,10 @@ from pathlib import Path
 
 from baton.errors import ConfigurationError
 
+WEIGHT_SOURCES = "weight_sources"
+"""Key for machines that join, and none of their workers': with commas, host:port of nodes that have the model, or :port
+where the router is."""
+
 
 def read_node_tables(path: Path, name: str) -> Mapping[str, Mapping[str, object]]:
     """Return the tables in their order, by how errors name them: `NAME: node[0]`, ...

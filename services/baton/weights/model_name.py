@@ -66,10 +66,8 @@ def served_name_of(folder: Path) -> str:
 
 
 def hub_name_of(folder: Path) -> str:
-    """Return how other machines name the model in a folder: `org/name@commit` of a hub's, else the folder."""
-    resolved = folder.resolve()
-    name = served_name_of(folder)
-    return f"{name}@{resolved.name}" if "/" in name else str(resolved)
+    """Return `org/name@commit` of the model in a folder; empty: it is no hub's."""
+    return f"{served_name_of(folder)}@{commit}" if (commit := revision_of(folder)) else ""
 
 
 def revision_of(folder: Path) -> str:

@@ -154,17 +154,22 @@ def test_workers_drain_long_before_they_are_killed(site: LocalCluster) -> None:
 
 
 def test_what_joins_runs_what_runs_here(site: LocalCluster, tmp_path: Path) -> None:
-    """The same model, by the name that other machines have for it, in the same number formats; nobody else reads it."""
+    """The same model, which they take from the nodes here, in the same number formats."""
     lan = replace(site, state_dir=tmp_path / "state")
     folder = tmp_path / "state" / str(site.http_port)
     folder.mkdir(parents=True)
     (folder / "address").write_text("192.168.1.5")  # of an earlier time
 
-    write_assignment(lan, NodeSpec("worker", "torch", options={"dtype": "bfloat16"}), "org/name@abc")
+    spec = NodeSpec("worker", "torch", options={"dtype": "bfloat16"})
+    plans = plan_processes(lan, (spec,))
+
+    write_assignment(lan, spec, plans)
 
     found = assigned(read_assignments(folder / "assignments.toml"), "any-mac")
-    assert (found.role, found.settings["model_dir"], found.settings["dtype"]) == ("worker", "org/name@abc", "bfloat16")
-    assert found.settings["model_name"] == "tiny"
+    assert (found.role, found.settings["model_name"], found.settings["dtype"]) == ("worker", "tiny", "bfloat16")
+    node = next(plan.address for plan in plans if plan.engine)
+    assert found.settings["weight_sources"] == node.removeprefix("127.0.0.1")
+    assert "model_dir" not in found.settings
     assert not (folder / "address").exists()
 
 

@@ -15,6 +15,7 @@ from baton.agent.model_workers import MakeWorker, StartedWorker, slug_of
 from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
+from baton.config.node_tables import WEIGHT_SOURCES
 from baton.config.settings import flag_of, load_settings
 from baton.errors import ConfigurationError
 from baton.gateway.access.api_keys import ApiKeys
@@ -22,6 +23,7 @@ from baton.gateway.settings import GatewaySettings
 from baton.node.settings import NodeSettings
 from baton.rpc.server import host_port
 from baton.security.exposure import is_loopback
+from baton.weights.model_name import hub_name_of
 
 _JOIN = "join service"
 PORT_OFFSETS = {"router": 10, "cache-index": 11, _JOIN: 13}
@@ -180,8 +182,8 @@ def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_a
     return {**address, "cache_index_address": cache_index_address, **joining, **wanted}
 
 
-def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
-    """Write what machines run that join: a worker of the same model, as they name it, in the number formats of a node.
+def write_assignment(site: LocalCluster, spec: NodeSpec, plans: Sequence[ProcessPlan]) -> None:
+    """Write what machines run that join: a worker of the same model, which the nodes here give, in a node's formats.
 
     The folder is no longer open to them from an earlier time.
 
@@ -190,7 +192,9 @@ def write_assignment(site: LocalCluster, spec: NodeSpec, model: str) -> None:
     """
     assert site.lan_dir is not None
     settings = settings_of(site, spec)
-    table: dict[str, object] = {"role": "worker", "model_dir": model, "model_name": site.model_name}
+    sources = [f":{plan.address.rpartition(':')[2]}" for plan in plans if plan.engine]
+    table: dict[str, object] = {"role": "worker", "model_name": site.model_name, WEIGHT_SOURCES: ",".join(sources)}
+    table |= {"model_dir": name} if (name := hub_name_of(site.model_dir)) else {}
     table |= {name: getattr(settings, name) for name in ("dtype", "weight_dtype", "block_tokens")}
     lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
     try:
