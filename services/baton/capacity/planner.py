@@ -38,11 +38,9 @@ class PlanNode:
     """One live node."""
 
     node_id: str
-    """Its id."""
     role: NodeRole
     """What it serves today."""
     profile: NodeProfile
-    """Its speed."""
     usable_bytes: int
     """Memory for weights, KV and workspace, what its worker holds today included."""
     unusable_reason: str = ""
@@ -54,7 +52,6 @@ class NodePart:
     """One node's part in a plan."""
 
     node_id: str
-    """The node."""
     role: PlannedRole
     """What it should serve."""
     prefill_seconds: float

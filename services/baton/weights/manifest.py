@@ -105,12 +105,7 @@ def model_files(folder: Path) -> Sequence[Path]:
 
 
 def digest_of_file(path: Path, known: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 of a file; the hub's cache has it as the name of what a link leads to.
-
-    Args:
-        path: Of the file.
-        known: Digests by `stamp_of`.
-    """
+    """Return the SHA-256 of a file; the hub's cache has it as the name of what a link leads to."""
     target = path.resolve()
     if path.is_symlink() and re.fullmatch("[0-9a-f]{64}", target.name):
         return target.name

@@ -165,9 +165,7 @@ class WeightStore:
     def begin(self, manifest: Manifest, elsewhere: Mapping[str, Path]) -> None:
         """Keep what a model consists of, before its first byte.
 
-        Args:
-            manifest: What.
-            elsewhere: Whole files of it that lie elsewhere on this machine, by digest.
+        `elsewhere` are whole files of it that lie elsewhere on this machine, by digest.
 
         Raises:
             ConfigurationError: If the disk does not hold what is missing.
@@ -207,9 +205,7 @@ class WeightStore:
     def receive(self, file: FileDigest, *, waits: bool) -> Iterator[ArrivingFile | None]:
         """Give a file to write, or None if it is here; what has come of it stays.
 
-        Args:
-            file: Which.
-            waits: Whether to wait while another process of this machine brings it.
+        It `waits` while another process of this machine brings the file.
 
         Raises:
             UnavailableError: If one does, and is not waited for.

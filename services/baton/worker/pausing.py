@@ -28,7 +28,6 @@ class PausableNode(Protocol):
     """The node of this process; `baton.node.node.WorkerNode` is one."""
 
     node_id: str
-    """Its name."""
 
     def set_paused(self, *, is_paused: bool) -> None:
         """Take no new work, or take it again, and tell the routers."""

@@ -47,9 +47,7 @@ class Machine:
     """One machine that can run workers."""
 
     machine_id: str
-    """Its name."""
     profile: NodeProfile
-    """Its speed."""
     usable_bytes: int
     """Memory for models; what workers hold that the plan may end is part of it."""
     held: frozenset[str] = frozenset()
@@ -65,13 +63,9 @@ class WantedModel:
     """A model that should be served."""
 
     name: str
-    """Its name."""
     shape: ModelShape
-    """Its size, as the cost formulas need it."""
     weight_bytes: int
-    """Memory of its weights."""
     demand: Demand = Demand()
-    """What is expected."""
     min_replicas: int = 1
     """Machines that should hold it at least, 1 or more."""
     max_replicas: int = 0
@@ -104,7 +98,6 @@ class Price(NamedTuple):
     spares: int
     """The less, the more models go on where a machine goes: further holders that cost nothing."""
     moved_bytes: int
-    """To load."""
 
 
 class Option(NamedTuple):
@@ -115,7 +108,6 @@ class Option(NamedTuple):
     routed: tuple[tuple[Candidate, float], ...]
     """Requests a second of each pair, or of one machine alone."""
     price: Price
-    """Of it alone."""
     loads: tuple[float, ...]
     """Part of each machine's time that it takes."""
     memory: tuple[int, ...]
@@ -135,15 +127,7 @@ class _Route(NamedTuple):
 
 
 class Pricer:
-    """Prices the ways to hold one model.
-
-    Args:
-        machines: All that there are.
-        wanted: The model.
-        beside: All models, it included.
-        links: By (sending machine, receiving machine).
-        default_link: Of pairs that are not among them.
-    """
+    """Prices the ways to hold one model."""
 
     def __init__(
         self,

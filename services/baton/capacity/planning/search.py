@@ -30,9 +30,7 @@ class ModelPlan:
     machines: tuple[Machine, ...]
     wanted: tuple[WantedModel, ...]
     options: tuple[Option, ...]
-    """Of each wanted model."""
     price: Price
-    """Of all."""
     bound: int
     """No plan that serves all can cost less, whatever memory there were; in billionths of a request."""
 
@@ -67,11 +65,7 @@ class ModelPlan:
 class PlanSearch:
     """Prices and compares plans for some machines and models.
 
-    Args:
-        machines: All that there are.
-        wanted: All models that should be served.
-        links: By (sending machine, receiving machine); where only the other direction is known, that counts.
-        default_link: Declared figures for pairs that nobody has measured.
+    Of links where only the other direction is known, that counts.
     """
 
     def __init__(

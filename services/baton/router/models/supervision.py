@@ -76,11 +76,7 @@ class AgentSession:
 class ModelSupervision:
     """Plans, and has agents carry it out, one change at a time. On one event loop.
 
-    Args:
-        desired: What is wanted.
-        state: Nodes and links of the router.
-        clock: Seconds, monotonic.
-        now_nanoseconds: Epochs begin there, so that those of a later leader are greater.
+    Epochs begin at `now_nanoseconds`, so that those of a later leader are greater.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.engine.runners.mock import QueuedMockRunner
-from bench.microbench.engine.host_time import Load, measure
+from engine.microbench.host_time import Load, measure
 from engine.rig import INFO, mock_runner
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from baton.engine.runners.base import Runner
-from bench.microbench.engine.host_time import Load, measure
+from engine.microbench.host_time import Load, measure
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def _runner(options: argparse.Namespace, num_blocks: int) -> Runner:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.microbench.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m engine.microbench", description=__doc__)
     parser.add_argument("model", type=Path, help="model folder")
     parser.add_argument("--engine", choices=("mock", "torch"), default="mock")
     parser.add_argument("--step-seconds", type=float, default=0.002, help="what a pass takes on the mock device")

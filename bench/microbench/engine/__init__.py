@@ -1,1 +1,0 @@
-"""Measures an engine alone, in its own process: host time per pass."""
