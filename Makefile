@@ -36,7 +36,7 @@ matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try
 	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py tests/system/load/test_first_hour.py \
 		tests/system/load/test_weights_beside_requests.py \
 		tests/system/clients/test_tools.py tests/system/bad_input/test_api_fuzz.py tests/gateway/generation/test_counts.py \
-		tests/capacity/planning \
+		tests/capacity/planning tests/system/models \
 		tests/attacks tests/exactness tests/mutants tests/system/histories tests/system/kv tests/system/kv_faults \
 		tests/system/test_exactness.py tests/system/test_worker_role.py tests/system/faults/test_hangs.py \
 		tests/system/joining $(TEST)

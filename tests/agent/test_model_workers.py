@@ -72,44 +72,56 @@ def _is_at(stage: messages.ModelStage) -> Callable[[messages.SuperviseRequest], 
     return lambda report: [model.stage for model in report.models] == [stage]
 
 
-async def test_a_model_is_stored_then_served_then_gone(tmp_path: Path) -> None:
+def test_a_model_is_stored_then_served_then_gone(tmp_path: Path) -> None:
     """Its memory is held as long as its process lives; what it would take is known once it is stored."""
-    workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
-    workers.obey(_orders(1, ModelOrder(name="llama", source=source)))
-    stored = await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
-    workers.obey(_orders(2, ModelOrder(name="llama", source=source, is_served=True)))
-    serving = await _until(workers, _is_at(messages.MODEL_STAGE_SERVING))
-    workers.obey(_orders(3))
-    gone = await _until(workers, lambda report: not report.models)
 
-    assert stored.models[0].weight_byte_count == 1000
-    assert stored.models[0].shape.layer_count == 2
-    assert serving.models[0].held_byte_count > 1_000_000
-    assert gone.epoch == 3
+    async def run() -> None:
+        workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
+        workers.obey(_orders(1, ModelOrder(name="llama", source=source)))
+        stored = await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
+        workers.obey(_orders(2, ModelOrder(name="llama", source=source, is_served=True)))
+        serving = await _until(workers, _is_at(messages.MODEL_STAGE_SERVING))
+        workers.obey(_orders(3))
+        gone = await _until(workers, lambda report: not report.models)
+
+        assert stored.models[0].weight_byte_count == 1000
+        assert stored.models[0].shape.layer_count == 2
+        assert serving.models[0].held_byte_count > 1_000_000
+        assert gone.epoch == 3
+
+    asyncio.run(run())
 
 
-async def test_orders_of_an_earlier_epoch_are_ignored(tmp_path: Path) -> None:
+def test_orders_of_an_earlier_epoch_are_ignored(tmp_path: Path) -> None:
     """A router that leads no more ends nothing."""
-    workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
-    workers.obey(_orders(5, ModelOrder(name="llama", source=source)))
-    await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
-    workers.obey(_orders(4))
 
-    assert [model.name for model in workers.report().models] == ["llama"]
-    assert workers.report().epoch == 5
+    async def run() -> None:
+        workers, source = _workers(SERVES), str(_folder(tmp_path / "llama"))
+        workers.obey(_orders(5, ModelOrder(name="llama", source=source)))
+        await _until(workers, _is_at(messages.MODEL_STAGE_STORED))
+        workers.obey(_orders(4))
+
+        assert [model.name for model in workers.report().models] == ["llama"]
+        assert workers.report().epoch == 5
+
+    asyncio.run(run())
 
 
-async def test_what_fails_says_why_and_is_tried_again_when_asked_anew(tmp_path: Path) -> None:
+def test_what_fails_says_why_and_is_tried_again_when_asked_anew(tmp_path: Path) -> None:
     """A worker that would end alike is not started again and again; a folder that is not here is absent."""
-    workers, source = _workers(REFUSES), str(_folder(tmp_path / "llama"))
-    order = ModelOrder(name="llama", source=source, is_served=True, attempt=1)
-    workers.obey(_orders(1, order))
-    failed = await _until(workers, _is_at(messages.MODEL_STAGE_FAILED))
-    workers.obey(_orders(2, order))
-    again = workers.report()
-    workers.obey(_orders(3, ModelOrder(name="llama", source=str(tmp_path / "none"), attempt=2)))
-    absent = await _until(workers, _is_at(messages.MODEL_STAGE_ABSENT))
 
-    assert failed.models[0].problem == "its worker ended with exit status 2: error: no such engine"
-    assert again.models[0].stage == messages.MODEL_STAGE_FAILED
-    assert "there is no such folder" in absent.models[0].problem
+    async def run() -> None:
+        workers, source = _workers(REFUSES), str(_folder(tmp_path / "llama"))
+        order = ModelOrder(name="llama", source=source, is_served=True, attempt=1)
+        workers.obey(_orders(1, order))
+        failed = await _until(workers, _is_at(messages.MODEL_STAGE_FAILED))
+        workers.obey(_orders(2, order))
+        again = workers.report()
+        workers.obey(_orders(3, ModelOrder(name="llama", source=str(tmp_path / "none"), attempt=2)))
+        absent = await _until(workers, _is_at(messages.MODEL_STAGE_ABSENT))
+
+        assert failed.models[0].problem == "its worker ended with exit status 2: error: no such engine"
+        assert again.models[0].stage == messages.MODEL_STAGE_FAILED
+        assert "there is no such folder" in absent.models[0].problem
+
+    asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -35,19 +36,25 @@ async def _answer(endpoint: Endpoint, body: object) -> Any:
     return status, json.loads(content)
 
 
-async def test_an_administrator_changes_what_is_wanted() -> None:
+def test_an_administrator_changes_what_is_wanted() -> None:
     """The router hears of it, and the answer says how the model stands."""
-    router = FakeRouter()
-    load, unload = ModelOrders(router).endpoints()  # type: ignore[arg-type]
-    body = LoadBody("llama", "/models/llama", min_replicas=2, machines=["mac"], on_demand=True, keep_alive_seconds=9)
-    loaded, gone = await _answer(load, body), await _answer(unload, UnloadBody("llama"))
 
-    assert {load.access, unload.access} == {Access.ADMIN}
-    assert loaded == gone == (200, {"model": "llama", "state": "stored", "cause": "waits"})
-    wanted = router.asked[0].load
-    assert (wanted.source, wanted.min_replica_count, list(wanted.pinned_machines)) == ("/models/llama", 2, ["mac"])
-    assert (wanted.is_on_demand, wanted.keep_alive.seconds) == (True, 9)
-    assert router.asked[1].unload == "llama"
+    async def run() -> None:
+        router = FakeRouter()
+        load, unload = ModelOrders(router).endpoints()  # type: ignore[arg-type]
+        body = LoadBody(
+            "llama", "/models/llama", min_replicas=2, machines=["mac"], on_demand=True, keep_alive_seconds=9
+        )
+        loaded, gone = await _answer(load, body), await _answer(unload, UnloadBody("llama"))
+
+        assert {load.access, unload.access} == {Access.ADMIN}
+        assert loaded == gone == (200, {"model": "llama", "state": "stored", "cause": "waits"})
+        wanted = router.asked[0].load
+        assert (wanted.source, wanted.min_replica_count, list(wanted.pinned_machines)) == ("/models/llama", 2, ["mac"])
+        assert (wanted.is_on_demand, wanted.keep_alive.seconds) == (True, 9)
+        assert router.asked[1].unload == "llama"
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("field", [{"min_replicas": -1}, {"max_replicas": "many"}, {"replicas": 1}])

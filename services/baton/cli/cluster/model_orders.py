@@ -139,7 +139,8 @@ def _is_at(state: messages.ModelState, stage: messages.ModelStage) -> bool:
 def _told(state: messages.ModelState) -> str:
     done = sum(each.done_byte_count for each in state.machines.values())
     total = sum(each.total_byte_count for each in state.machines.values())
-    progress = f", {format_bytes(done)} of {format_bytes(total)}" if done < total else ""
+    is_under_way = state.stage in (messages.MODEL_STAGE_FETCHING, messages.MODEL_STAGE_LOADED) and done < total
+    progress = f", {format_bytes(done)} of {format_bytes(total)}" if is_under_way else ""
     return f"{state.desired.name}: {_stage(state.stage)}{progress}{f' ({state.problem})' if state.problem else ''}"
 
 
