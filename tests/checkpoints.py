@@ -20,6 +20,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
@@ -34,7 +35,9 @@ from transformers import (
 )
 
 BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
-FamilyCheckpointName = Literal["mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "gpt_oss"]
+FamilyCheckpointName = Literal[
+    "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
+]
 YarnCheckpointName = Literal[
     "yarn_llama",
     "yarn_mistral",
@@ -77,6 +80,7 @@ _SEEDS: dict[CheckpointName, int] = {
     "smollm3": 1,
     "gemma2": 24,
     "gemma3": 9,
+    "glm4_moe": 2,
     "gpt_oss": 2,
     "yarn_llama": 17,
     "yarn_mistral": 12,
@@ -201,6 +205,15 @@ def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
         return Phi3Config(**_BASE, sliding_window=None, rope_parameters=rope)
     if name == "smollm3":
         return SmolLM3Config(**_BASE, no_rope_layers=[1, 1, 0, 1], rope_parameters=rope)
+    if name == "glm4_moe":
+        return Glm4MoeConfig(
+            **_BASE | experts,
+            head_dim=32,
+            n_routed_experts=8,
+            use_qk_norm=True,
+            attention_bias=True,
+            rope_parameters=rope | {"partial_rotary_factor": 0.5},
+        )
     window = {"sliding_window": SLIDING_WINDOW_TOKENS}
     if name == "gemma2":
         return Gemma2Config(

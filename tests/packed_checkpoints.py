@@ -36,8 +36,13 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
         return {"group_size": kind.group_size, "bits": 8} if is_wide else True
 
     source = checkpoint(name)
-    experts = json.loads((source / "config.json").read_text()).get("num_local_experts")
-    model, config = load_model(source, model_config={"num_experts": experts} if experts else None)
+    told = json.loads((source / "config.json").read_text())
+    flat = {key: told["rope_parameters"][key] for key in ("partial_rotary_factor",) if key in told["rope_parameters"]}
+    if experts := told.get("num_local_experts"):
+        flat["num_experts"] = experts
+    if "rope_scaling" not in told:
+        flat["rope_scaling"] = None
+    model, config = load_model(source, model_config=flat)
     model.set_dtype(getattr(mx, dtype))
     model, config = quantize_model(
         model, config, group_size=kind.group_size, bits=kind.bits, quant_predicate=packing if kind.is_mixed else None

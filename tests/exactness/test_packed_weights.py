@@ -64,6 +64,7 @@ _ALL = [
             "smollm3",
             "gemma2",
             "gemma3",
+            "glm4_moe",
         )
         for place in range(4)
     ),

@@ -22,6 +22,7 @@ from baton.text.tokenizer import tokenizer_digest
 SUPPORTED_FAMILIES = (
     "gemma2",
     "gemma3_text",
+    "glm4_moe",
     "gpt_oss",
     "llama",
     "mistral",
@@ -149,7 +150,8 @@ class Checkpoint:
     @property
     def num_experts(self) -> int:
         """Return the experts of a layer; 0: the model has none."""
-        return int(self.config.get("num_experts") or self.config.get("num_local_experts") or 0)
+        counts = (self.config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+        return int(next(filter(None, counts), 0))
 
     def model_info(self, model_id: str, dtype: KvDtype, *, engine: str, device: str) -> ModelInfo:
         """Return what the rest of Baton must know, for weights and cache held in `dtype`."""

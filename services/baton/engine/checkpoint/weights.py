@@ -39,6 +39,7 @@ _NOT_COMPUTED_WITH = frozenset(
         *("router_aux_loss_coef", "rope_parameters", "rope_scaling", "rope_theta", "head_dim", "num_key_value_heads"),
         *("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
         *("original_max_position_embeddings", "_sliding_window_pattern", "num_experts", "num_local_experts"),
+        "n_routed_experts",
     )
 )
 """Keys of config.json that say how a model was trained or saved, or whose meaning is digested in place of them."""

@@ -16,6 +16,7 @@ from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
+_ROUTER_BIAS = "e_score_correction_bias"
 _PLAIN_KV_FAMILIES = ("gemma2", "gpt_oss")
 
 
@@ -45,7 +46,10 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
         model, _ = load_model(checkpoint.directory, model_config=_overrides(checkpoint))
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise ConfigurationError(f"model {checkpoint.directory}: mlx-lm cannot load it: {error}") from error
+    kept = [(module, module[_ROUTER_BIAS]) for module in model.modules() if _ROUTER_BIAS in module]
     model.set_dtype(dtype)
+    for module, bias in kept:  # a choice of experts, which transformers makes in float32
+        module[_ROUTER_BIAS] = bias
     model.eval()
     if yarn := read_yarn(checkpoint.config):
         _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], checkpoint.head_dim))
@@ -88,6 +92,7 @@ def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
         "layer_types": None,
         "sliding_window": None,
         "num_experts": checkpoint.num_experts,
+        "n_routed_experts": checkpoint.num_experts,
     }
     parameters = rope_parameters(checkpoint.config)
     if "full_attention" in parameters:
@@ -100,6 +105,10 @@ def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
     elif checkpoint.family == "gemma3_text":
         overrides["sliding_window_pattern"] = _window_pattern(checkpoint)
     theta = parameters.pop("rope_theta")
+    if checkpoint.family == "glm4_moe":  # rotates half of each head unless told otherwise
+        overrides["partial_rotary_factor"] = parameters.get(
+            "partial_rotary_factor", checkpoint.config.get("partial_rotary_factor", 0.5)
+        )
     if yarn := read_yarn(checkpoint.config):
         parameters = {"rope_type": "yarn", "factor": yarn.factor}
     is_scaled = parameters.get("rope_type", "default") != "default"
