@@ -39,7 +39,7 @@ matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try
 		tests/capacity/planning tests/system/models \
 		tests/attacks tests/exactness tests/mutants tests/system/histories tests/system/kv tests/system/kv_faults \
 		tests/system/test_exactness.py tests/system/test_worker_role.py tests/system/faults/test_hangs.py \
-		tests/system/joining $(TEST)
+		tests/system/joining tests/system/load/test_two_models.py $(TEST)
 
 clients: $(STAMP) ## Run clients from their registries, unmodified, and write the table (TEST='-k langchain' for some)
 	@BATON_CLIENTS=1 $(BIN)/python -m pytest --verbose tests/clients $(TEST)
