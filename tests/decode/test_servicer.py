@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from baton.decode import generation, servicer
+from baton.engine.events import Isolated, Listener
 from baton.engine.request import SamplingParams
 from baton.errors import InvalidFieldError, UnavailableError
 from baton.internal.v1.decode_service_pb2 import (
@@ -474,3 +475,21 @@ def test_what_would_begin_while_its_call_ends_is_left() -> None:
 
 async def _break() -> None:
     raise ValueError("the call breaks")
+
+
+def test_the_engine_waits_for_no_word_of_a_stream_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client may go while its pass alone is announced; all others would wait half a second, twice."""
+    told = threading.Event()
+    listeners: list[Listener] = []
+
+    async def client(pair: Pair) -> None:
+        monkeypatch.setattr(pair.decode.engine, "submit", lambda _request, listener: listeners.append(listener))
+        async with asyncio.TaskGroup() as tasks:
+            sink: Any = None
+            request = request_of(PROMPT, prefill_node_id="")
+            pair.generator.start(request, sink, tasks).close()
+        listeners[0](Isolated(is_alone=True, told=told.set))
+
+    with_pair(client)
+
+    assert told.is_set()

@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import uvloop
 from google.protobuf.duration_pb2 import Duration
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
+from baton.gateway.generation.requests import GenerationRequest, GenerationState, PreparedPrompt, TokenPrompt
 from baton.gateway.server import RunningGateway, run_gateway
 from baton.gateway.settings import GatewaySettings
 from baton.internal.v1 import decode_service_pb2 as decode
@@ -201,6 +202,25 @@ def judged(request: decode.DecodeServiceGenerateRequest, begin: int, end: int) -
         for position in range(begin, end)
     ]
     return decode.DecodeServiceGenerateResponse(prompt=decode.PromptChunk(position=begin, logprobs=logprobs))
+
+
+def generation_of(token_ids: Sequence[int]) -> GenerationState:
+    """Return a generation of a prompt, nine tokens at most."""
+    sampling, text = generation.SamplingParameters(max_token_count=9), cast(Any, None)
+    prompt = PreparedPrompt(
+        request=GenerationRequest("r", MODEL, TokenPrompt(token_ids), sampling),
+        token_ids=token_ids,
+        block_hashes=b"",
+        block_tokens=BLOCK_TOKENS,
+        model_id=MODEL,
+        text=text,
+        adapter=None,
+        model_revision_digest=REVISION,
+        sampling=sampling,
+        end_token_ids=frozenset(),
+        arrival_seconds=0.0,
+    )
+    return GenerationState("r", prompt, sampling, 0.0)
 
 
 class FakeRouter(RouterServiceServicer):

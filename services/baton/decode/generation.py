@@ -170,6 +170,8 @@ class Generation:
 
     def _take_event(self, event: EngineEvent) -> None:
         if self._is_over:
+            if isinstance(event, Isolated):  # the engine waits, and all who share it
+                event.told()
             return
         if type(event) is TokenReady:
             self._sink.token(event.output_index, event.token)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import Any
 
 import openai
 
 from baton.errors import UnavailableError
-from baton.internal.v1.decode_service_pb2 import ServeResponse
-from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
+from baton.gateway.cluster.attempt import MakeAttempt
+from baton.gateway.cluster.quarantine import Quarantine
+from baton.gateway.cluster.token_stream import TokenStreams
+from baton.internal.v1.decode_service_pb2 import Finished, ServeResponse
+from baton.internal.v1.router_service_pb2 import Placement, PlaceResponse
+from baton.telemetry.metrics import Metrics
+from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, generation_of, tokens
 
 PROMPT = [1, 2, 3, 4, 5]
 NUM_TOKENS = 150
@@ -161,3 +167,37 @@ def test_a_successor_that_leaves_before_its_first_token_keeps_nobody(loop: Loop,
     ):
         assert _text(client) == WHOLE
         assert all(node.cancelled.wait(20) for node in cluster.decodes[:2])
+
+
+def test_what_takes_over_is_a_part_of_its_requests_trace() -> None:
+    """A node tells of leaving in no request's context."""
+    request_name, seen = ContextVar("request_name", default=""), list[str]()
+
+    class Router:
+        async def place(self, request: Any) -> PlaceResponse:
+            return PlaceResponse(placement=Placement(decode_node_id=f"decode-{request.request_id}-{len(seen)}"))
+
+    async def follow(address: str, request: Any, make_attempt: MakeAttempt) -> Any:
+        attempt = make_attempt()
+        seen.append(request_name.get())
+        if len(seen) == 1:
+            asyncio.get_running_loop().call_soon(attempt.leave, context=Context())
+        else:
+            attempt.take_tokens(0.0, 0, [1])
+            attempt.finish(Finished())
+        try:
+            return await attempt.ended
+        finally:
+            attempt.close()
+
+    async def run() -> None:
+        request_name.set("r")
+        limits = {"token_timeout_seconds": 20.0, "request_timeout_seconds": 20.0}
+        quarantine = Quarantine(asyncio.get_running_loop().time, Metrics())
+        router: Any = Router()
+        streams = TokenStreams(router, follow, Metrics(), quarantine, max_attempts=3, **limits)
+        await streams.follow(generation_of(PROMPT), lambda _token_ids, _logprobs: False)
+
+    asyncio.run(run())
+
+    assert seen == ["r", "r"]

@@ -19,14 +19,12 @@ import pytest
 from baton.errors import BatonError, NonFiniteLogitsError, PassFailedError
 from baton.gateway.cluster.node_links import DecodeCall
 from baton.gateway.cluster.quarantine import REFUSED_SECONDS, Quarantine
-from baton.gateway.generation.requests import GenerationRequest, GenerationState, PreparedPrompt, TokenPrompt
 from baton.gateway.server import RunningGateway
 from baton.internal.v1.decode_service_pb2 import ServeResponse
 from baton.telemetry.metrics import Metrics
-from baton.v1.generation_pb2 import SamplingParameters
 from baton.v1.generation_service_pb2 import GenerateRequest
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
-from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, tokens
+from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, generation_of, tokens
 
 PROMPT, POISON = [1, 2, 3, 4, 5], [6, 7]
 BODIES: dict[str, dict[str, Any]] = {
@@ -222,19 +220,13 @@ def test_what_has_expired_costs_no_later_request_anything() -> None:
     quarantine = Quarantine(lambda: now_seconds, Metrics())
     with contextlib.suppress(BatonError):
         for _ in range(2):
-            quarantine.judge(_generation(POISON), PassFailedError("it raises"))
-    quarantine.judge(_generation(PROMPT), PassFailedError("it raises"))
+            quarantine.judge(generation_of(POISON), PassFailedError("it raises"))
+    quarantine.judge(generation_of(PROMPT), PassFailedError("it raises"))
     assert len(quarantine.entries()) == 2
     now_seconds = REFUSED_SECONDS
-    quarantine.check(_generation(POISON))
+    quarantine.check(generation_of(POISON))
 
     assert not quarantine.cases
-
-
-def _generation(token_ids: list[int]) -> GenerationState:
-    request = GenerationRequest("r", MODEL, TokenPrompt(token_ids), SamplingParameters())
-    prompt = PreparedPrompt(request, token_ids, b"", 4, MODEL, None, "", SamplingParameters(), frozenset(), 0.0)
-    return GenerationState("r", prompt, prompt.sampling, 0.0)
 
 
 def _quarantine(gateway: RunningGateway) -> Any:
