@@ -32,11 +32,11 @@ CHART_OWNED = frozenset(
     {
         *("host", "port", "http_host", "http_port", "grpc_host", "grpc_port", "advertise_address", "node_id"),
         *("fast_port", "tls_cert_file", "tls_key_file", "tls_ca_file", "tls_server_name", "tls_health_port"),
-        *("tls_enrol_address", "tls_enrol_token_file", "join_pods", "join_pod_hours"),
+        *("tls_enrol_address", "tls_enrol_token_file", "tls_lan_dir", "join_pods", "join_pod_hours"),
         *("insecure", "tls_ends_upstream", "tenant_secret_file"),
         *("router_address", "cache_index_address", "model_dir", "model_name", "engine", "api_keys_file"),
         *("https_cert_file", "https_key_file", "grpc_cert_file", "grpc_key_file", "client_ca_file", "health_port"),
-        *("processes", "metrics_port", "join_port", "join_secret_file", "join_authority_key_file"),
+        *("processes", "metrics_port", "models_file", "join_port", "join_secret_file", "join_authority_key_file"),
         *("join_assignments_file", "join_certificate_days", "join_router_address", "join_cache_index_address"),
         *("announce_address", "kubernetes_node", "read_kubernetes_node", "accelerators", "drain_pause_seconds"),
     }
