@@ -98,7 +98,6 @@ MISTAKES = (
     Mistake("serve router --port", "flag --port needs a value"),
     Mistake("serve router --config {tmp}/none.toml", "{tmp}/none.toml: "),
     Mistake("serve router --config {wrong_table}", "unknown key rooter; expected tables named gateway, router"),
-    Mistake("serve gateway --host 127.0.0.1", "flag --model-dir (environment variable BATON_GATEWAY_MODEL_DIR)"),
     Mistake("serve prefill", "flag --model-dir (environment variable BATON_PREFILL_MODEL_DIR)"),
     Mistake("chat --url 127.0.0.1:{port} -m hi", "Connection refused; is `baton up` running?", 1),
     Mistake("chat --url ftp://here -m hi", "--url: expected http://host:port, got ftp://here"),

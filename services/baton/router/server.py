@@ -61,7 +61,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
     warm_up = WarmUp(state.nodes, settings.warm_up_seconds)
     models = ModelSupervision(DesiredModels(settings.models_file), state)
-    servicer = RouterServicer(state, placer, registrations, warm_up, on_place=models.note_use)
+    servicer = RouterServicer(state, placer, registrations, warm_up, models.used_at)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     adding = partial(add_ModelServiceServicer_to_server, model_servicer.ModelServicer(models))

@@ -318,9 +318,9 @@ class RouterServicer(service.RouterServiceServicer):
         placer: Placer,
         registrations: NodeRegistrations,
         warm_up: WarmUp,
-        on_place: Callable[[str], None] = lambda _model: None,
+        used_at: dict[str, float] | None = None,
     ) -> None:
-        self._on_place = on_place
+        self._used_at = {} if used_at is None else used_at  # a function would be one file more of every request
         self._state = state
         self._placer = placer
         self._registrations = registrations
@@ -344,7 +344,7 @@ class RouterServicer(service.RouterServiceServicer):
     async def Place(self, request: messages.PlaceRequest, _context: Context) -> messages.PlaceResponse:  # noqa: N802
         """Choose where a request runs."""
         if not request.is_dry_run:
-            self._on_place(request.model_id)
+            self._used_at[request.model_id] = time.monotonic()
         await self._warm_up.wait_for(request)
         return await self._placer.place(request)
 

@@ -91,7 +91,8 @@ class ModelSupervision:
         self._clock = clock
         self._epoch = now_nanoseconds()
         self._sessions: dict[str, AgentSession] = {}
-        self._used_at: dict[str, float] = {}
+        self.used_at: dict[str, float] = {}
+        """When a request wanted a model last, by the clock."""
         self._loaded_at: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self._steadiness = Steadiness(clock)
@@ -149,7 +150,7 @@ class ModelSupervision:
     def note_use(self, name: str) -> None:
         """Take note that a request wants a model."""
         if (wanted := self.desired.get(name)) and wanted.is_on_demand and not wanted.is_unloaded:
-            self._used_at[name] = self._clock()
+            self.used_at[name] = self._clock()
 
     def decide(self) -> None:
         """Work out what should be, and order the next change, if none is going on."""
@@ -218,7 +219,7 @@ class ModelSupervision:
         for model in self.desired:
             known = [each for each in self._reports(model.name) if each.HasField("shape")]
             keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
-            is_idle = model.is_on_demand and now - self._used_at.get(model.name, -keep - 1.0) > keep
+            is_idle = model.is_on_demand and now - self.used_at.get(model.name, -keep - 1.0) > keep
             if model.is_unloaded or is_idle or not known:
                 continue
             failed = {machine for machine, each in self._by_machine(model.name) if not _can_serve(each)}
@@ -242,7 +243,7 @@ class ModelSupervision:
         """Return when a model was used, or later where it has only been loaded: it stays for a while."""
         loaded = self._loaded_at.get(model.name)
         is_new = loaded is not None and self._clock() - loaded < _RESIDENCE_SECONDS
-        return self._used_at.get(model.name, 0.0) + (_RESIDENCE_SECONDS if is_new else 0.0)
+        return self.used_at.get(model.name, 0.0) + (_RESIDENCE_SECONDS if is_new else 0.0)
 
     def _machines(self) -> list[Machine]:
         return [
