@@ -50,6 +50,7 @@ class FakeNodes:
         self.gate: asyncio.Event | None = None
         self.models: Sequence[ModelState] | None = ()
         self.used: list[str] = []
+        self.num_looks = 0
 
     async def list_models(self) -> Sequence[ModelState] | None:
         """Say what the planner says."""
@@ -62,6 +63,7 @@ class FakeNodes:
 
     async def list_node_states(self) -> Sequence[NodeState]:
         """List, or fail."""
+        self.num_looks += 1
         if isinstance(self.states, BatonError):
             raise self.states
         return self.states
@@ -374,3 +376,17 @@ def test_a_model_that_is_fetched_is_told_of_with_its_progress() -> None:
     assert error.reason == MODEL_LOADING
     assert error.metadata == {"retry_after_seconds": "30", "stage": "fetching", "progress": "0.420"}
     assert nodes.used == []
+
+
+def test_a_flood_for_a_name_that_nobody_serves_costs_the_router_next_to_nothing() -> None:
+    """A thousand requests together look at its nodes once, not a thousand times."""
+    nodes = FakeNodes()
+    nodes.states = [node("a")]
+
+    async def steps(following: Following) -> int:
+        before = nodes.num_looks
+        told = await asyncio.gather(*(following.ask("b") for _ in range(1000)))
+        assert set(told) == {"NotFoundError MODEL_NOT_FOUND"}
+        return nodes.num_looks - before
+
+    assert follow(steps, nodes) < 500  # the catalog itself looks every millisecond here

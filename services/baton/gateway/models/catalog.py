@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 0.5
 """After a look that failed, until the next: a router that is just being replaced is no reason to leave."""
+_FRESH_SECONDS = 0.05
+"""For which a look is not repeated, however many requests ask for what is not served."""
 _LATE_SECONDS = 0.02
 """After a node would have fallen silent, it is looked at."""
 _NUMBER = re.compile(r"[0-9.]+")
@@ -91,6 +93,8 @@ class ModelCatalog:
         self._served: Mapping[str, ServedModel] = {}
         self._wanted: Mapping[str, ModelStatus] = {}
         self._used_seconds: dict[str, float] = {}
+        self._looked_seconds = -math.inf
+        self._asking = asyncio.Lock()
         self._problem = "the router has not been reached yet"
         self._on_problem: Callable[[str], None] = lambda _problem: None
         self._is_closed = self._is_router_missed = self._has_looked = False
@@ -136,7 +140,7 @@ class ModelCatalog:
             self._is_router_missed = True
             self._heard_seconds = min(self._heard_seconds, _SECOND_LOOK_SECONDS)
             return
-        self._is_router_missed, self._has_looked = False, True
+        self._is_router_missed, self._has_looked, self._looked_seconds = False, True, clock()
         self._on_nodes({state.node.node_id for state in states})
         by_model: dict[str, list[NodeState]] = {}
         for state in states:
@@ -197,7 +201,9 @@ class ModelCatalog:
         return found.name if found is not None else name if name in self._entries else ""
 
     async def _awaited(self, name: str) -> ServedModel:
-        await self.refresh()
+        async with self._asking:
+            if asyncio.get_running_loop().time() - self._looked_seconds > _FRESH_SECONDS:
+                await self.refresh()
         name = self._settings.aliases.get(name, name)
         entry = self._entries.get(name)
         if entry is not None and entry.status.is_coming and name not in self._served:
