@@ -176,7 +176,9 @@ async def _run_models(settings: AgentSettings, worker: AssignedWorker, identity:
         return StartedWorker(child, host_port(settings.host, port), node_id)
 
     parameter_bytes = 4 if worker.settings.get("dtype", "float32") == "float32" else 2
-    await ModelWorkers(settings.node_id, make, parameter_bytes, _show).run(worker.settings["router_address"])
+    lends_at = host_port(settings.host, settings.port) if settings.port else ""
+    models = ModelWorkers(settings.node_id, make, parameter_bytes, _show, lends_at)
+    await models.run(worker.settings["router_address"])
 
 
 def _show(_name: str, line: str) -> None:
