@@ -32,7 +32,12 @@ class JoiningMachine:
         self.state_dir = folder / self.namespace
         self._log = folder / f"{self.namespace}.log"
         self._running: list[subprocess.Popen[bytes]] = []
-        self._environment = {"OMP_NUM_THREADS": "1", "COLUMNS": "110", "BATON_UP_STATE_DIR": str(self.state_dir / "up")}
+        self._environment = {
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "110",
+            "BATON_WEIGHTS_DIR": str(self.state_dir / "weights"),
+            "BATON_UP_STATE_DIR": str(self.state_dir / "up"),
+        }
 
     def connect(self, bits_per_second: float) -> None:
         """Make it, and its link to the switch."""
