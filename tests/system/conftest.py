@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from baton.demo import checkpoint_dir
+from checkpoints import checkpoint
 from system.bystander import Bystander
 from system.cluster import Cluster
 
@@ -49,6 +50,18 @@ def demo_cluster() -> Iterator[Cluster]:
         cluster.wait_until(lambda: _is_idle(cluster), "no request is left on any node")
         logs = {name: log.read_text(errors="replace") for name, log in cluster.log_files.items()}
         assert {name: log for name, log in logs.items() if "Traceback" in log} == {}
+
+
+@pytest.fixture(scope="session")
+def llama_cluster() -> Iterator[Cluster]:
+    """Run torch prefill and MLX decode on the tiny checkpoint in float32, with adapters, and few blocks for a crowd."""
+    from adapters import adapter_folder  # imports torch and PEFT
+
+    nodes = {"lora": ",".join(f"{name}={adapter_folder('llama', seed)}" for name, seed in (("one", 1), ("two", 2)))}
+    decode = nodes | {"num_blocks": "768"}
+    settings = {"router": {"prefill_policy": "remote"}, "prefill": nodes, "decode": decode}
+    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx",), settings=settings) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

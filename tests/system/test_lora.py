@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from adapters import adapter_folder, differ, is_greedy, random_prompt
-from checkpoints import checkpoint
 from system.client import Ask, open_grpc
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
@@ -18,26 +14,16 @@ from system.rest import CHAT, CHAT_PATH, ask
 NUM_NEW_TOKENS = 12
 
 
-def folders() -> dict[str, Path]:
-    """Return the adapters by name."""
-    return {"one": adapter_folder("llama", 1), "two": adapter_folder("llama", 2)}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Return a cluster whose nodes have two adapters."""
-    nodes = {"lora": ",".join(f"{name}={folder}" for name, folder in folders().items())}
-    settings = {"router": {"prefill_policy": "remote"}, "prefill": nodes, "decode": nodes}
-    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx",), settings=settings) as running:
-        yield running
-
-
-def test_clients_choose_an_adapter_by_the_name_of_the_model(cluster: Cluster) -> None:
+def test_clients_choose_an_adapter_by_the_name_of_the_model(llama_cluster: Cluster) -> None:
     """Equal prompts at the same time, twice: every model says its own, and none is served another's cache."""
     prompt = random_prompt(70)
-    by_model: dict[str, Path | None] = {MODEL_NAME: None, **folders()}
+    by_model: dict[str, Path | None] = {
+        MODEL_NAME: None,
+        "one": adapter_folder("llama", 1),
+        "two": adapter_folder("llama", 2),
+    }
     for _ in range(2):
-        streams = [open_grpc(cluster, Ask(prompt, NUM_NEW_TOKENS, model=model)) for model in by_model]
+        streams = [open_grpc(llama_cluster, Ask(prompt, NUM_NEW_TOKENS, model=model)) for model in by_model]
         outcomes = [stream.outcome() for stream in streams]
 
         assert [outcome.error for outcome in outcomes] == ["", "", ""]
@@ -46,14 +32,14 @@ def test_clients_choose_an_adapter_by_the_name_of_the_model(cluster: Cluster) ->
             assert outcome.placement.prefill_node_id == "prefill-0"
             assert outcome.placement.fallback_reason == ""
         assert differ([outcome.token_ids for outcome in outcomes])
-    cluster.wait_idle()
+    llama_cluster.wait_idle()
 
 
-def test_adapters_are_listed_as_models_with_a_parent(cluster: Cluster) -> None:
+def test_adapters_are_listed_as_models_with_a_parent(llama_cluster: Cluster) -> None:
     """The list, a single model, and the answer of a chat that asks for one."""
-    listed = ask(cluster, "/v1/models", None, method="GET").body["data"]
-    single = ask(cluster, "/v1/models/two", None, method="GET").body
-    chat = ask(cluster, CHAT_PATH, json.dumps({**CHAT, "model": "two"}).encode())
+    listed = ask(llama_cluster, "/v1/models", None, method="GET").body["data"]
+    single = ask(llama_cluster, "/v1/models/two", None, method="GET").body
+    chat = ask(llama_cluster, CHAT_PATH, json.dumps({**CHAT, "model": "two"}).encode())
 
     assert [(model["id"], model["parent"]) for model in listed] == [
         (MODEL_NAME, None),
@@ -65,9 +51,9 @@ def test_adapters_are_listed_as_models_with_a_parent(cluster: Cluster) -> None:
     assert chat.body["model"] == "two"
 
 
-def test_an_unknown_adapter_is_an_unknown_model(cluster: Cluster) -> None:
+def test_an_unknown_adapter_is_an_unknown_model(llama_cluster: Cluster) -> None:
     """The error is OpenAI's."""
-    assert ask(cluster, CHAT_PATH, json.dumps({**CHAT, "model": "three"}).encode()).error == (
+    assert ask(llama_cluster, CHAT_PATH, json.dumps({**CHAT, "model": "three"}).encode()).error == (
         404,
         "model",
         "model_not_found",

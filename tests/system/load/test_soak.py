@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 
 import pytest
 
-from checkpoints import checkpoint
 from system.cluster import Cluster
 from system.load.memory import TOLERATED_BYTES, TOLERATED_SHARE, Resident, grown, read_resident
 from system.load.soak import NUM_CLIENTS, Tally, make_asks, read_alone, run_clients
@@ -18,35 +16,27 @@ SOAK_SECONDS = float(os.environ.get("BATON_SOAK_SECONDS", "2"))
 IDLE_SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def soaked_cluster() -> Iterator[Cluster]:
-    """Run torch prefill and MLX decode on the tiny checkpoint in float32, with too few blocks for all clients."""
-    settings = {"router": {"prefill_policy": "remote"}, "decode": {"num_blocks": "768"}}
-    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx",), settings=settings) as cluster:
-        yield cluster
-
-
 @pytest.mark.timeout(600 + 4 * SOAK_SECONDS)
 def test_many_clients_get_what_each_gets_alone_and_leave_nothing_behind(
-    soaked_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    llama_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Outputs are equal, memory is flat, every block is free again."""
-    alone = asyncio.run(read_alone(soaked_cluster, make_asks()))
-    warm_up = asyncio.run(run_clients(soaked_cluster, alone, SOAK_SECONDS / 2, seed=1))
-    soaked_cluster.wait_idle(IDLE_SECONDS)
-    before = read_resident(soaked_cluster)
-    tally = asyncio.run(run_clients(soaked_cluster, alone, SOAK_SECONDS, seed=2))
-    soaked_cluster.wait_idle(IDLE_SECONDS)
-    after = read_resident(soaked_cluster)
+    alone = asyncio.run(read_alone(llama_cluster, make_asks()))
+    warm_up = asyncio.run(run_clients(llama_cluster, alone, SOAK_SECONDS / 2, seed=1))
+    llama_cluster.wait_idle(IDLE_SECONDS)
+    before = read_resident(llama_cluster)
+    tally = asyncio.run(run_clients(llama_cluster, alone, SOAK_SECONDS, seed=2))
+    llama_cluster.wait_idle(IDLE_SECONDS)
+    after = read_resident(llama_cluster)
     with capsys.disabled():
-        print(_report(soaked_cluster, tally, before, after))
+        print(_report(llama_cluster, tally, before, after))
 
     assert warm_up.errors + tally.errors == []
     assert warm_up.mismatches + tally.mismatches == []
     assert grown(before, after) == []
-    assert asyncio.run(read_alone(soaked_cluster, list(alone))) == alone  # and the engines check their pools meanwhile
-    soaked_cluster.wait_idle(IDLE_SECONDS)
-    assert [name for name, log in soaked_cluster.log_files.items() if "Traceback" in log.read_text()] == []
+    assert asyncio.run(read_alone(llama_cluster, list(alone))) == alone  # and the engines check their pools meanwhile
+    llama_cluster.wait_idle(IDLE_SECONDS)
+    assert [name for name, log in llama_cluster.log_files.items() if "Traceback" in log.read_text()] == []
 
 
 def _report(cluster: Cluster, tally: Tally, before: Resident, after: Resident) -> str:
