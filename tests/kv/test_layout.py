@@ -45,7 +45,7 @@ def test_every_field_of_a_layout_is_compared_or_named_as_an_exception() -> None:
     compared = {field.partition("[")[0] for field in CHANGES}
     compared_of_layers = {field.partition("].")[2] for field in CHANGES if "]." in field}
 
-    assert {field.name for field in fields(KvLayout)} == compared | {"model_id", "wire"}
+    assert {field.name for field in fields(KvLayout)} == compared | {"model_id", "weight_rounding", "wire"}
     assert len(fields(LayerSpec)) == len(compared_of_layers)
 
 

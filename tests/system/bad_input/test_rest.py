@@ -59,7 +59,6 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(demo_cluster: Cluster, name:
     ("fields", "status", "param", "code"),
     [
         ({"model": "nope"}, 404, "model", "model_not_found"),
-        ({"model": ""}, 404, "model", "model_not_found"),
         ({"messages": []}, 400, "messages", "empty_array"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": "user", "content": None}]}, 400, "messages[0].content", "invalid_value"),

@@ -17,20 +17,19 @@ SERVICES = {
     "prefill-0": "baton.internal.v1.PrefillService",
     "decode-0": "baton.internal.v1.DecodeService",
 }
+OF_WORKERS = ("baton.internal.v1.BlockService", "baton.internal.v1.WeightService", "baton.internal.v1.WorkerService")
+BESIDE = {"router": ("baton.internal.v1.ModelService",), "prefill-0": OF_WORKERS, "decode-0": OF_WORKERS}
 
 
 @pytest.mark.parametrize("process", SERVICES)
 def test_every_server_lists_its_services(demo_cluster: Cluster, process: str) -> None:
-    """Its own, on nodes also those of their prefix cache and of the agent, health and reflection."""
+    """Its own, on nodes also those of their prefix cache, of their weights and of the agent, health and reflection."""
     with grpc.insecure_channel(demo_cluster.address_of(process)) as channel:
         services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
-    of_nodes = (
-        {"baton.internal.v1.BlockService", "baton.internal.v1.WorkerService"} if process.endswith("-0") else set()
-    )
     assert services == {
         SERVICES[process],
-        *of_nodes,
+        *BESIDE.get(process, ()),
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

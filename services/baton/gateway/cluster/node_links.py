@@ -37,7 +37,7 @@ _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
 _RETRY_SECONDS = 60.0
 """Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
-_BEAT_SECONDS = 0.2
+_BEAT_SECONDS = 0.15
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
 """A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
