@@ -93,7 +93,6 @@ def _printed(typed: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     [
         ("nodes", ["decode-mlx decode mlx gpu: Apple M3 Ultra 192.168.100.100:46133", "prefill-torch 0 run, 0 wait"]),
         ("plan", ["prefill prefill-torch local", "decode 100 ms 100 ms", "choice / reason chosen -500 ms"]),
-        ("plan --nodes", ["node may plan prefill step", "decode-mlx decode"]),
     ],
 )
 def test_a_routers_answers_are_tables_of_eighty_columns(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,13 +12,11 @@ from rich.table import Table
 
 from baton.capacity.placement import Candidate
 from baton.capacity.placement_table import HEADINGS, format_seconds, plan_rows
-from baton.capacity.snapshot import PlacementRequest
 from baton.cli.cluster.model_orders import listed
-from baton.cli.cluster.role_plan import print_cluster_plan
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
-from baton.errors import BatonError, NotFoundError
+from baton.errors import NotFoundError
 from baton.internal.v1 import router_service_pb2
 from baton.wire.quantities import candidate_from_proto
 
@@ -34,20 +31,16 @@ def command(
         typer.Option(metavar="NODE=TOKENS", help="What a node is taken to have cached of the prompt; may be repeated."),
     ] = None,
     is_cluster: Annotated[
-        bool, typer.Option("--nodes", help="Which node should do what; `--model` may be a reference model too.")
+        bool, typer.Option("--nodes", help="Which machines should hold which models, and what each does for it.")
     ] = False,
 ) -> None:
     """Print what every placement of a request would cost now, in seconds, and which the router would take.
 
-    With --nodes: which of the live nodes should prefill, which decode, and what fits in memory, whatever they do today.
+    With --nodes: what the router that leads plans for the models that are wanted (`baton models load`), and why.
     """
     assumed_prefixes = [_assumed(text) for text in cached or ()]
     if is_cluster:
-        states = _live_nodes(router)
-        size = PlacementRequest(prompt_tokens, max_tokens)
-        print_cluster_plan(states, model or states[0].node.model_id, size)
-        with suppress(BatonError):  # a router of an earlier version has no planner
-            print("\n".join(listed(router).plan))
+        print("\n".join(listed(router).plan))
         return
     model = model or _live_nodes(router)[0].node.model_id
     request = router_service_pb2.PlaceRequest(

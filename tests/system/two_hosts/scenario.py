@@ -67,7 +67,6 @@ def _plans(deployment: Deployment) -> dict[str, Any]:
     return {
         "transfer_seconds": deployment.transfer_seconds(_PLAN_TOKENS),
         "table": deployment.cli("plan", *size).strip().splitlines(),
-        "nodes": deployment.cli("plan", "--nodes", *size).strip().splitlines(),
     }
 
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from baton.capacity import cost
 from baton.capacity.cost import ModelShape, NodeProfile
-from baton.capacity.placement import Candidate
-from baton.capacity.planner import PASS_TOKENS, PlanNode, priced_candidates, why_not
-from baton.capacity.snapshot import Link, NodeRole, PlacementRequest
+from baton.capacity.placement import Candidate, place
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeSnapshot, PlacementRequest
+from baton.capacity.terms import USUAL_PASS_TOKENS
 
 FULL_SHARE = 0.7
 """Part of a machine's time up to which it is given requests of one model before the next best takes them."""
@@ -25,6 +25,7 @@ BATCH = 16
 """Requests that a busy machine decodes together: what a step takes is shared by so many."""
 _SPARE = 720_720
 """Divisible by 1 to 16: what a model's k-th holder is worth where holders cost nothing is a k-th of it."""
+_BLOCK_TOKENS = 16
 UNIT = 1e-9
 """Costs are compared in whole billionths of a request, so that sums do not depend on their order."""
 _STEEP_SHARE = 0.95
@@ -54,8 +55,6 @@ class Machine:
     """Models that it holds."""
     unusable_reason: str = ""
     """Why it can hold nothing; empty if it can."""
-    role: NodeRole = "worker"
-    """What its workers do; worker: both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class WantedModel:
     @property
     def fixed_bytes(self) -> int:
         """Return what a worker takes beside K and V."""
-        return self.weight_bytes + self.shape.workspace_bytes(PASS_TOKENS)
+        return self.weight_bytes + self.shape.workspace_bytes(USUAL_PASS_TOKENS)
 
 
 class Price(NamedTuple):
@@ -145,18 +144,19 @@ class Pricer:
         self._weight = all_needed ** (3 * ranks.index(wanted.rank))
         self._first_weight = self._weight * all_needed
         self._index = {machine.machine_id: index for index, machine in enumerate(machines)}
-        beyond_bytes = wanted.weight_bytes - wanted.shape.weight_bytes  # of what a step reads
-        nodes = [
-            PlanNode(each.machine_id, each.role, each.profile, each.usable_bytes - beyond_bytes, each.unusable_reason)
+        able = [
+            each
             for each in machines
             if (each.machine_id in wanted.pinned or not wanted.pinned) and each.machine_id not in wanted.excluded
+            if not each.unusable_reason and each.usable_bytes >= wanted.fixed_bytes
         ]
-        able = [node for node in nodes if not why_not(node, wanted.shape)]
         request = PlacementRequest(wanted.demand.num_prompt_tokens, wanted.demand.num_output_tokens)
-        self.candidates = priced_candidates(able, wanted.shape, request, links, default_link)
+        workers = tuple(_as_worker(each, wanted) for each in able)
+        snapshot = ClusterSnapshot(workers, default_link, links, float(request.max_tokens))
+        self.candidates = place(snapshot, request).candidates
         """Every pair, and each machine alone, for one request; cheapest first."""
         self._routes = [self._route(each) for each in self.candidates if each.estimate]
-        self._able = sum(1 << self._index[node.node_id] for node in able)
+        self._able = sum(1 << self._index[each.machine_id] for each in able)
         self.least_seconds = min((route.seconds for route in self._routes), default=0.0)
         """Of a request, wherever it runs."""
 
@@ -238,6 +238,14 @@ class Pricer:
             math.ceil(max(1.0, count)) * kv_bytes + self.wanted.fixed_bytes if mask >> index & 1 else 0
             for index, count in enumerate(at_once)
         )
+
+
+def _as_worker(machine: Machine, wanted: WantedModel) -> NodeSnapshot:
+    """Return an idle machine with the model, all memory beside it being there for K and V."""
+    shape = wanted.shape
+    num_blocks = (machine.usable_bytes - wanted.fixed_bytes) // shape.kv_bytes_per_token // _BLOCK_TOKENS
+    load = NodeLoad(num_free_blocks=num_blocks)
+    return NodeSnapshot(machine.machine_id, "worker", shape, machine.profile, num_blocks, _BLOCK_TOKENS, 1, load)
 
 
 def queue_cost(share: float) -> int:
