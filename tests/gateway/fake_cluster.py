@@ -79,7 +79,6 @@ class FakeDecode(DecodeServiceServicer):
         self.requests: list[decode.DecodeServiceGenerateRequest] = []
         self.script: Script | None = None
         self.cancelled = threading.Event()
-        self.knows_serve = True
         self.num_calls = 0
         self.is_engine_alive = False
 
@@ -96,8 +95,6 @@ class FakeDecode(DecodeServiceServicer):
 
     async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """Generate many: each stream is a call to `Generate`. Says that the engine lives if the test wants it."""
-        if not self.knows_serve:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         self.num_calls += 1
         streams: dict[int, asyncio.Task[None]] = {}
         responses: asyncio.Queue[decode.ServeResponse | None] = asyncio.Queue()

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 
 from baton.errors import UnavailableError
-from baton.gateway.cluster.attempt import MakeAttempt
+from baton.gateway.cluster.attempt import Attempt
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.internal.v1.decode_service_pb2 import Finished, ServeResponse
@@ -177,8 +177,7 @@ def test_what_takes_over_is_a_part_of_its_requests_trace() -> None:
         async def place(self, request: Any) -> PlaceResponse:
             return PlaceResponse(placement=Placement(decode_node_id=f"decode-{request.request_id}-{len(seen)}"))
 
-    async def follow(address: str, request: Any, make_attempt: MakeAttempt) -> Any:
-        attempt = make_attempt()
+    async def follow(address: str, request: Any, attempt: Attempt) -> Any:
         seen.append(request_name.get())
         if len(seen) == 1:
             asyncio.get_running_loop().call_soon(attempt.leave, context=Context())

@@ -93,22 +93,6 @@ def test_an_interleaved_message_reaches_each_stream_in_order(loop: Loop, cluster
     assert texts == ["abab", "cdcd"]
 
 
-def test_a_node_that_knows_no_shared_calls_gets_one_per_stream(loop: Loop, cluster: FakeCluster) -> None:
-    """The request is not lost to the discovery, and the next ones do not repeat it; cancelling reaches the node."""
-    node = cluster.decodes[0]
-    node.knows_serve = False
-    with loop.running(cluster) as running, _client(running) as client:
-        assert _text(client, PROMPT, 6) == "hijhij"
-        assert _text(client, PROMPT, 3) == "hij"
-        node.script = _endless
-        with client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=200, stream=True) as stream:
-            next(iter(stream))
-        assert node.cancelled.wait(20)
-
-    assert len(node.requests) == 3
-    assert not cluster.decodes[1].requests
-
-
 def test_a_call_that_breaks_moves_all_of_its_streams(loop: Loop, cluster: FakeCluster) -> None:
     """Each goes on elsewhere with the tokens that it has."""
     node = cluster.decodes[0]
@@ -224,9 +208,9 @@ def test_a_node_is_reached_while_all_links_are_in_use(
         requests = [decode.DecodeServiceGenerateRequest(request_id=name, prompt_token_ids=[1]) for name in "ab"]
         addresses = [cluster.addresses[node.node_id] for node in cluster.decodes]
         async with node_links.NodeLinks() as links:
-            waiting = asyncio.create_task(links.follow(addresses[0], requests[0], _attempt))
+            waiting = asyncio.create_task(links.follow(addresses[0], requests[0], _attempt()))
             await asyncio.sleep(0)  # it has its link
-            assert await links.follow(addresses[1], requests[1], _attempt) is not None
+            assert await links.follow(addresses[1], requests[1], _attempt()) is not None
             can_end.set()
             assert await waiting is not None
         return [len(node.requests) for node in cluster.decodes]
@@ -331,11 +315,6 @@ def test_a_broken_answer_leaves_the_streams_beside_it_alone(
 
 def _attempt() -> Attempt:
     return Attempt([], [], lambda *_: False, max_tokens=1, first_token_timeout_seconds=20.0, token_timeout_seconds=20.0)
-
-
-async def _endless(request: Any) -> AsyncIterator[Any]:
-    yield tokens(0, [echo_token(request, 0)])
-    await asyncio.sleep(60)
 
 
 def _num_characters(answer: bytes) -> int:

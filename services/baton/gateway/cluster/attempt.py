@@ -16,9 +16,6 @@ TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
 TakeTokens: TypeAlias = Callable[[Sequence[int], Sequence[TokenLogprob]], bool]
 """Takes the next tokens, and their log-probabilities if asked for; returns whether they end the generation."""
 
-MakeAttempt: TypeAlias = "Callable[[], Attempt]"
-"""Makes what is told of a stream."""
-
 
 class Attempt:
     """Told what the node says, by callbacks; the request's task waits for `ended` alone.

@@ -16,7 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
-from baton.gateway.cluster.attempt import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
+from baton.gateway.cluster.attempt import TOKEN_TIMEOUT, Attempt, closed_error
 from baton.gateway.cluster.quarantine import NodeLostError
 from baton.internal.v1.decode_service_pb2 import (
     DecodeServiceGenerateRequest,
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
-_RETRY_SECONDS = 60.0
-"""Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
 _BEAT_SECONDS = 0.15
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
@@ -75,9 +73,7 @@ class NodeLinks:
         # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
         await self._tasks.__aexit__(None, None, None)
 
-    async def follow(
-        self, address: str, request: DecodeServiceGenerateRequest, make_attempt: MakeAttempt
-    ) -> Finished | None:
+    async def follow(self, address: str, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
         """Generate on the node at host:port, in the trace that is current; cancelling this frees it there.
 
         Returns:
@@ -91,7 +87,7 @@ class NodeLinks:
         if len(self._links) > _MAX_LINKS:
             self._drop_unused(beside=link)
         with client_span(_SERVE_PATH, address):
-            return await link.follow(request, make_attempt)
+            return await link.follow(request, attempt)
 
     def _drop_unused(self, *, beside: NodeLink) -> None:
         for address, link in self._links.items():
@@ -107,43 +103,23 @@ class NodeLink:
     def __init__(self, channel: LoopChannel, tasks: asyncio.TaskGroup) -> None:
         self._channel = channel
         self._tasks = tasks
-        self._clock = asyncio.get_running_loop().time
         self._call: DecodeCall | None = None
         self._running: asyncio.Task[None] | None = None
         self._num_streams = 0
-        self._alone_until_seconds = 0.0
 
     @property
     def is_used(self) -> bool:
         """Return whether it carries a stream."""
         return self._num_streams > 0
 
-    async def follow(self, request: DecodeServiceGenerateRequest, make_attempt: MakeAttempt) -> Finished | None:
+    async def follow(self, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
         """Generate; see `NodeLinks.follow`."""
-        self._num_streams += 1
-        try:
-            if self._clock() >= self._alone_until_seconds:
-                try:
-                    return await self._follow_shared(request, make_attempt())
-                except ServeUnknownError:
-                    log.warning("serve_unknown request=%s: each stream gets a call of its own", request.request_id)
-                    self._alone_until_seconds = self._clock() + _RETRY_SECONDS
-            return await self._follow_alone(request, make_attempt())
-        finally:
-            self._num_streams -= 1
-
-    async def close(self) -> None:
-        """End what runs and close the channel."""
-        if self._running is not None:
-            self._running.cancel()
-        await self._channel.close()
-
-    async def _follow_shared(self, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
         if self._call is None or not self._call.is_open:
             self._call = DecodeCall(self._channel)
             # A context of its own: the call outlives the request, and must not speak in its trace.
             self._running = self._tasks.create_task(self._call.run(), context=contextvars.Context())
         call = self._call
+        self._num_streams += 1
         stream_id = call.open(request, attempt)
         try:
             return await attempt.ended
@@ -152,20 +128,15 @@ class NodeLink:
                 call.retire()
             raise
         finally:
+            self._num_streams -= 1
             call.cancel(stream_id)
             attempt.close()
 
-    async def _follow_alone(self, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
-        task = self._tasks.create_task(generate_alone(self._channel, request, attempt))
-        try:
-            return await attempt.ended
-        finally:
-            task.cancel()
-            attempt.close()
-
-
-class ServeUnknownError(Exception):
-    """The node does not know `Serve`; nothing has begun there."""
+    async def close(self) -> None:
+        """End what runs and close the channel."""
+        if self._running is not None:
+            self._running.cancel()
+        await self._channel.close()
 
 
 class DecodeCall:
@@ -242,8 +213,7 @@ class DecodeCall:
             while isinstance(response := await call.read(), ServeResponse):
                 self._take(response)
         except grpc.aio.AioRpcError as error:
-            is_unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
-            return ServeUnknownError() if is_unknown else error_from_rpc(error)
+            return error_from_rpc(error)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -362,36 +332,3 @@ def _num_starts(starts: Sequence[StreamStart]) -> int:
         if num_tokens > _MAX_TOKENS_PER_MESSAGE and index:
             return index
     return len(starts)
-
-
-async def generate_alone(channel: LoopChannel, request: DecodeServiceGenerateRequest, attempt: Attempt) -> None:
-    """Tell an attempt what a node that does not know `Serve` generates; cancelling this cancels the call."""
-    call = DecodeServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
-    clock = asyncio.get_running_loop().time
-    try:
-        async for response in call:
-            kind = response.WhichOneof("element")
-            if kind == "tokens":
-                chunk = response.tokens
-                attempt.take_tokens(clock(), chunk.output_index, chunk.token_ids, chunk.logprobs)
-            elif kind == "prompt":
-                attempt.take_prompt(clock(), response.prompt)
-            elif kind == "finished":
-                attempt.finish(response.finished)
-                return
-            else:
-                attempt.note_progress(clock())
-        error = "the decode node ended the stream without saying how the generation ended"
-        attempt.fail(StreamBrokenError(error))
-    except grpc.aio.AioRpcError as rpc_error:
-        attempt.fail(error_from_rpc(rpc_error))
-    except asyncio.CancelledError:
-        attempt.fail(closed_error())
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-    except Exception as bug:  # the edge of the task: its attempt is told, and no other is touched
-        log.exception("generate_call_failed")
-        attempt.fail(bug)
-    finally:
-        call.cancel()

@@ -22,7 +22,7 @@ from baton.errors import (
     StreamBrokenError,
     UnavailableError,
 )
-from baton.gateway.cluster.attempt import Attempt, MakeAttempt, TakeTokens
+from baton.gateway.cluster.attempt import Attempt, TakeTokens
 from baton.gateway.cluster.placements import ending_of, hashes_of
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
@@ -59,7 +59,7 @@ _SHORT_SECONDS = 0.1
 """Where the first token of a node that takes over is expected later, it gets the KV of what there is beforehand."""
 _MOVE_PAUSE_SECONDS = 0.2
 """After a move that failed, until the next is tried."""
-Follow: TypeAlias = Callable[[str, DecodeServiceGenerateRequest, MakeAttempt], Awaitable[Finished | None]]
+Follow: TypeAlias = Callable[[str, DecodeServiceGenerateRequest, Attempt], Awaitable[Finished | None]]
 """Generates on the node at host:port; returns its report at the end, or None if the tokens taken ended it."""
 
 
@@ -189,11 +189,8 @@ class TokenStreams:
         sampling = SamplingParameters(seed=0, max_token_count=len(output) + 1)
         request = self._request(generation, placement, sampling)
         request.output_token_ids[:] = output
-
-        def make_attempt() -> Attempt:
-            return self._watch(generation, placement, output, lambda _token_ids, _logprobs: False)
-
-        await self._follow_on_node(placement.decode_address, request, make_attempt)
+        attempt = self._watch(generation, placement, output, lambda _token_ids, _logprobs: False)
+        await self._follow_on_node(placement.decode_address, request, attempt)
         generation.num_attempts += 1
         generation.num_free_attempts += 1
         for field in ("placement_id", "prefill_node_id", "prefix_pull", "alternatives"):
@@ -238,12 +235,9 @@ class TokenStreams:
     ) -> Finished | None:
         placement, generation.num_resumed_tokens = generation.placement, len(generation.output_token_ids)
         assert placement is not None
-
-        def make_attempt() -> Attempt:
-            return self._watch(generation, placement, generation.output_token_ids, take, on_leaving, on_first)
-
         request = self._request(generation, placement, generation.sampling)
-        return await self._follow_on_node(placement.decode_address, request, make_attempt)
+        attempt = self._watch(generation, placement, generation.output_token_ids, take, on_leaving, on_first)
+        return await self._follow_on_node(placement.decode_address, request, attempt)
 
     def _request(
         self, generation: GenerationState, placement: Placement, sampling: SamplingParameters
