@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
-_BEAT_SECONDS = 0.15
+_BEAT_SECONDS = 0.2
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
 """A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
