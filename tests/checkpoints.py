@@ -18,19 +18,29 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
     GptOssConfig,
     LlamaConfig,
+    MiniMaxM2Config,
+    Ministral3Config,
+    Mistral3Config,
     MistralConfig,
     MixtralConfig,
     Phi3Config,
+    PixtralVisionConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3VLConfig,
+    Qwen3VLTextConfig,
+    Qwen3VLVisionConfig,
+    SiglipVisionConfig,
     SmolLM3Config,
 )
 
@@ -38,6 +48,7 @@ BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
 FamilyCheckpointName = Literal[
     "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
 ]
+HubCheckpointName = Literal["minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl"]
 YarnCheckpointName = Literal[
     "yarn_llama",
     "yarn_mistral",
@@ -49,7 +60,7 @@ YarnCheckpointName = Literal[
     "yarn_gpt_oss",
 ]
 WideCheckpointName = Literal["wide_llama", "wide_qwen3"]
-CheckpointName = BaseCheckpointName | FamilyCheckpointName | YarnCheckpointName | WideCheckpointName
+CheckpointName = BaseCheckpointName | FamilyCheckpointName | HubCheckpointName | YarnCheckpointName | WideCheckpointName
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
@@ -58,6 +69,10 @@ CHECKPOINT_NAMES: tuple[BaseCheckpointName, ...] = get_args(BaseCheckpointName)
 
 FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 """Those of the other families."""
+
+HUB_NAMES: tuple[HubCheckpointName, ...] = get_args(HubCheckpointName)
+"""Those of families whose folders are laid out otherwise than transformers' classes: `families/test_matrix.py` tries
+them; all but MiniMax have a tower for images."""
 
 YARN_NAMES: tuple[YarnCheckpointName, ...] = get_args(YarnCheckpointName)
 """Those of some families whose rotary embedding YaRN stretches, each written as folders of its family write it."""
@@ -82,6 +97,11 @@ _SEEDS: dict[CheckpointName, int] = {
     "gemma3": 9,
     "glm4_moe": 2,
     "gpt_oss": 2,
+    "minimax_m2": 2,
+    "gemma3_vl": 9,
+    "mistral3": 12,
+    "ministral3": 12,
+    "qwen3_vl": 29,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -122,6 +142,14 @@ _BASE: dict[str, Any] = {
 
 _WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8}
 """Sizes that groups of 128 elements divide."""
+
+_TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+"""Sizes of what no test looks through."""
 
 _YARN_OPTIONS: dict[str, dict[str, Any]] = {
     "llama": {"attention_factor": 1.2, "beta_fast": 2.0, "beta_slow": 0.5},
@@ -188,7 +216,35 @@ def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
         return Qwen3Config(**_BASE, head_dim=32, rope_parameters=rope)
     if name == "mistral":
         return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
+    if name in HUB_NAMES:
+        return _hub_config_of(name, rope)
     return _family_config_of(name, rope)
+
+
+def _hub_config_of(name: str, rope: dict[str, Any]) -> Any:
+    if name == "minimax_m2":
+        partial = rope | {"partial_rotary_factor": 0.5}
+        return MiniMaxM2Config(
+            **_BASE, num_experts_per_tok=2, head_dim=32, num_local_experts=8, rope_parameters=partial
+        )
+    if name == "gemma3_vl":
+        siglip = SiglipVisionConfig(**_TOWER, image_size=28, patch_size=14)
+        text = _family_config_of("gemma3", rope)
+        return Gemma3Config(text_config=text, vision_config=siglip, mm_tokens_per_image=4, image_token_index=3)
+    if name == "qwen3_vl":
+        tower = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 96}
+        vision = Qwen3VLVisionConfig(**tower, num_position_embeddings=16, deepstack_visual_indexes=[0])
+        of_images = {"mrope_section": [6, 5, 5], "mrope_interleaved": True}
+        text = Qwen3VLTextConfig(**_BASE, head_dim=32, rope_parameters=rope | of_images)
+        return Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    pixtral = PixtralVisionConfig(**_TOWER, image_size=28, patch_size=14)
+    if name == "mistral3":
+        text = MistralConfig(**_BASE, head_dim=16, sliding_window=None, rope_parameters=rope)
+    else:
+        yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "mscale": 1.0}
+        scaling = {"beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+        text = Ministral3Config(**_BASE, head_dim=16, rope_parameters=rope | yarn | scaling)
+    return Mistral3Config(text_config=text, vision_config=pixtral, image_token_index=3, tie_word_embeddings=False)
 
 
 def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
@@ -247,12 +303,19 @@ def _make_checkpoint(name: CheckpointName) -> Path:
     folder = _root() / name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEEDS[name])
-        model = AutoModelForCausalLM.from_config(_config_of(name), dtype=torch.float32)
+        config = _config_of(name)
+        model = _class_for(hasattr(config, "text_config")).from_config(config, dtype=torch.float32)
         _sharpen(model)
     model.save_pretrained(folder)
     _write_flat_rope(folder / "config.json")
+    if name == "minimax_m2":
+        _write_as_minimax(folder / "config.json")
     _tokenizer().save_pretrained(folder)
     return folder
+
+
+def _class_for(has_tower: bool) -> Any:
+    return AutoModelForImageTextToText if has_tower else AutoModelForCausalLM
 
 
 def _sharpen(model: torch.nn.Module) -> None:
@@ -272,7 +335,7 @@ def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset:
         parameter.normal_(0.0, gain * fan_in**-0.5)
     elif name.endswith(("bias", "sinks")):
         parameter.normal_(0.0, 0.2)
-    elif name == "model.norm.weight":
+    elif name in ("model.norm.weight", "model.language_model.norm.weight"):
         parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
     elif is_offset:
         parameter.normal_(gain - 1.0, 0.1)
@@ -283,12 +346,22 @@ def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset:
 def _write_flat_rope(config_file: Path) -> None:
     """Add the flat RoPE keys: folders on the Hub carry them, and mlx-lm reads nothing else."""
     config = json.loads(config_file.read_text())
-    rope = dict(config["rope_parameters"])
+    text = config.get("text_config", config)
+    rope = dict(text["rope_parameters"])
     if "rope_theta" not in rope:  # one for each kind of layer
         return
-    config["rope_theta"] = rope.pop("rope_theta")
+    text["rope_theta"] = rope.pop("rope_theta")
     if rope["rope_type"] != "default":
-        config["rope_scaling"] = rope
+        text["rope_scaling"] = rope
+    config_file.write_text(json.dumps(config, indent=1))
+
+
+def _write_as_minimax(config_file: Path) -> None:
+    """Say as MiniMax's folders do which part of a head is rotated."""
+    config = json.loads(config_file.read_text())
+    rope = config.pop("rope_parameters")
+    config |= {"rotary_dim": int(rope["partial_rotary_factor"] * config["head_dim"]), "use_mtp": True}
+    config |= {"rope_theta": rope["rope_theta"], "shared_intermediate_size": 0, "scoring_func": "sigmoid"}
     config_file.write_text(json.dumps(config, indent=1))
 
 
@@ -311,7 +384,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 @cache
 def _reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    has_tower = "text_config" in json.loads((folder / "config.json").read_text())
+    model = _class_for(has_tower).from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
     return model
 

@@ -37,18 +37,28 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
 
     source = checkpoint(name)
     told = json.loads((source / "config.json").read_text())
-    flat = {key: told["rope_parameters"][key] for key in ("partial_rotary_factor",) if key in told["rope_parameters"]}
+    rope = told.get("rope_parameters", {})
+    flat = {key: rope[key] for key in ("partial_rotary_factor",) if key in rope}
     if experts := told.get("num_local_experts"):
         flat["num_experts"] = experts
     if "rope_scaling" not in told:
         flat["rope_scaling"] = None
+    if text := told.get("text_config"):
+        text = text | {"tie_word_embeddings": told["tie_word_embeddings"]}
+        flat |= {"text_config": text, "vocab_size": text["vocab_size"]}
     model, config = load_model(source, model_config=flat)
     model.set_dtype(getattr(mx, dtype))
-    model, config = quantize_model(
-        model, config, group_size=kind.group_size, bits=kind.bits, quant_predicate=packing if kind.is_mixed else None
-    )
+    model, config = quantize_model(model, config, group_size=kind.group_size, bits=kind.bits, quant_predicate=packing)
     save_model(folder, model)
-    save_config(config | overrides, folder / "config.json")
+    if text:
+        packing_told = {key: config[key] for key in ("quantization", "quantization_config")}
+        (folder / "config.json").write_text(json.dumps(told | packing_told | overrides))
+        whole = load_file(source / "model.safetensors")
+        tower = {name.replace("model.visual", "vision_tower"): whole[name] for name in whole if "vis" in name}
+        save_file(tower, folder / "model-tower.safetensors", {"format": "pt"})
+        (folder / "model.safetensors.index.json").unlink()
+    else:
+        save_config(config | overrides, folder / "config.json")
     return _with_tokenizer(source, folder)
 
 
@@ -295,6 +305,7 @@ def affine_pair(name: CheckpointName, kind: Affine) -> tuple[Path, Path]:
 
 def _in_names_of_hub(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return a tensor of MLX's, that of experts one by one."""
+    name = name.replace("language_model.model.", "model.language_model.").replace("language_model.lm_head", "lm_head")
     block, _, rest = name.partition("switch_mlp.")
     if not rest:
         return {name: tensor}

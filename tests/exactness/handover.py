@@ -94,8 +94,12 @@ def generate(
     layers_per_frame: int = 1,
     output: Sequence[int] = (),
     adapter: str = "",
+    num_frames: int | None = None,
 ) -> Generation:
-    """Start a generation on `decode`, with its prompt computed on `prefill` if there is one."""
+    """Start a generation on `decode`, with its prompt computed on `prefill` if there is one.
+
+    After `num_frames` the stream breaks, and `decode` computes what has not come.
+    """
     generation = Generation()
     request = EngineRequest(
         request_id=request_id,
@@ -109,7 +113,7 @@ def generate(
 
     def listen(event: EngineEvent) -> None:
         if isinstance(event, Admitted) and prefill:
-            arguments = (decode, prefill, request, event.num_cached_tokens, layers_per_frame)
+            arguments = (decode, prefill, request, event.num_cached_tokens, layers_per_frame, num_frames)
             threading.Thread(target=_hand_over, args=arguments, daemon=True).start()
         generation.events.put(event)
 
@@ -122,7 +126,12 @@ def _constraint(params: SamplingParams, output: Sequence[int]) -> Constraint | N
 
 
 def _hand_over(
-    decode: Engine, prefill: Engine, request: EngineRequest, num_cached_tokens: int, layers_per_frame: int
+    decode: Engine,
+    prefill: Engine,
+    request: EngineRequest,
+    num_cached_tokens: int,
+    layers_per_frame: int,
+    num_frames: int | None,
 ) -> None:
     items: queue.SimpleQueue[EngineEvent | KvFrame] = queue.SimpleQueue()
     layout = prefill.runner.info.layout
@@ -149,6 +158,9 @@ def _hand_over(
             ledger.enter(item, sequence_number, payload_crc32c(item.keys, item.values))
             sequence_number += 1
             decode.write_kv(request.request_id, item)
+            if sequence_number == num_frames:
+                decode.fall_back(request.request_id, ledger.totals.token_end)
+                return
         elif isinstance(item, TokenReady):
             decode.take_first_token(request.request_id, item.token)
         elif isinstance(item, Ended):

@@ -65,6 +65,7 @@ _ALL = [
             "gemma2",
             "gemma3",
             "glm4_moe",
+            "minimax_m2",
         )
         for place in range(4)
     ),

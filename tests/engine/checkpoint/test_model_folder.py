@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
+from baton.engine.checkpoint.families import text_config, text_name
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype
@@ -202,3 +204,33 @@ def test_a_configuration_without_a_size_is_refused_by_the_field(tmp_path: Path, 
 
     with pytest.raises(ConfigurationError, match=r"config\.json: num_hidden_layers: expected a whole number above 0"):
         read_checkpoint(folder)
+
+
+def test_the_text_of_a_folder_with_a_tower_is_read_as_one_of_its_own(tmp_path: Path) -> None:
+    """Configuration, names and digest are those of the language model; the tower is nobody's."""
+    within = read_checkpoint(checkpoint("qwen3_vl"))
+    folder = copy_with(tmp_path, "qwen3_vl")
+    tensors = load_file(folder / "model.safetensors")
+    text = {text_name(name): tensor for name, tensor in tensors.items() if text_name(name)}
+    save_file(text, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(dict(within.config)))
+
+    own = read_checkpoint(folder)
+
+    assert (own.family, own.is_wrapped, within.is_wrapped) == ("qwen3", False, True)
+    assert own.weights_digest() == within.weights_digest()
+    assert 0 < len(within.weights) == len(text) < len(tensors)
+
+
+def test_what_a_text_leaves_out_is_what_transformers_takes_for_it() -> None:
+    """Folders of Gemma 3 name a few sizes of their text."""
+    text = text_config({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
+    theirs = Gemma3TextConfig()
+
+    assert all(getattr(theirs, key) == value for key, value in text.items())
+
+
+def test_a_text_of_an_unknown_family_is_refused_by_it(tmp_path: Path) -> None:
+    """The message has the text's own model_type, not the folder's."""
+    with pytest.raises(ConfigurationError, match=r"model_type 'mamba9' is not supported; supported are .*qwen3_vl"):
+        read_checkpoint(copy_with(tmp_path, "qwen3_vl", text_config={"model_type": "mamba9"}))

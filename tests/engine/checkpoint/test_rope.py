@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from baton.engine.checkpoint.model_folder import SUPPORTED_FAMILIES
+from baton.engine.checkpoint.families import FAMILIES
 from baton.engine.checkpoint.rope import Yarn, check_rope, read_yarn, rope_parameters
 from baton.errors import ConfigurationError
 
@@ -34,7 +34,7 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
     assert rope_parameters({}) == {"rope_theta": 10_000.0}
 
 
-@pytest.mark.parametrize("family", SUPPORTED_FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_base_that_is_not_named_is_the_one_of_transformers(family: str) -> None:
     """Families have bases of their own."""
     theirs = AutoConfig.for_model(family).rope_parameters

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
 from baton.engine.checkpoint.rope import check_rope
@@ -18,23 +19,6 @@ from baton.engine.runners.base import ModelInfo
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.text.tokenizer import tokenizer_digest
-
-SUPPORTED_FAMILIES = (
-    "gemma2",
-    "gemma3_text",
-    "glm4_moe",
-    "gpt_oss",
-    "llama",
-    "mistral",
-    "mixtral",
-    "phi3",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
-)
-"""Values of `model_type` whose equality with transformers is tested."""
 
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
@@ -58,6 +42,8 @@ class Checkpoint:
     """How MLX packed the weights; None: they are as they were trained."""
     is_repacked: bool = False
     """Whether the files hold other tensors than `weights`: packed ones, or those of experts stacked."""
+    is_wrapped: bool = False
+    """Whether the folder has towers for images besides; configuration and weights here are the language model's."""
     is_unpacked: bool = False
     """Whether the engine holds packed weights as numbers of its dtype."""
 
@@ -187,24 +173,26 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         ConfigurationError: If the folder is no model, holds no safetensors or broken ones, or its family is not
             supported; the message says what is.
     """
-    config = read_json(directory / "config.json", is_required=True)
-    family = config.get("model_type")
-    if family not in SUPPORTED_FAMILIES:
-        raise ConfigurationError(
-            f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
-        )
+    told = read_json(directory / "config.json", is_required=True)
+    config = text_config(told)
+    is_wrapped, family = config is not told, str(config.get("model_type"))
+    if family not in FAMILIES:
+        problem = f"model_type {family!r} is not supported{f' ({NOT_SERVED[family]})' if family in NOT_SERVED else ''}"
+        raise ConfigurationError(f"model {directory}: {problem}; supported are {', '.join((*FAMILIES, *WRAPPERS))}")
     _check_sizes(directory, config)
     check_rope(directory, config)
     _check_layers(directory, config)
     stored: dict[str, StoredTensor] = {}
     for file in _weight_files(directory):
         stored.update(stored_tensors(file))
+    if is_wrapped:
+        stored = {own: tensor for name, tensor in stored.items() if (own := text_name(name))}
     end_token_ids = _eos_token_ids(directory, config)
     quantization = read_quantization(str(directory), config)
     is_foreign = quantization is None and bool(config.get("quantization_config"))
     weights = read_packed(str(directory), config, stored) if is_foreign else read_weights(stored, quantization)
-    is_repacked = is_foreign or quantization is not None or not weights.keys() <= stored.keys()
-    return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked)
+    is_repacked = is_foreign or is_wrapped or quantization is not None or not weights.keys() <= stored.keys()
+    return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked, is_wrapped)
 
 
 def _check_sizes(directory: Path, config: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from baton.errors import ConfigurationError
 
-YARN_FAMILIES = ("gpt_oss", "llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+YARN_FAMILIES = ("gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Values of `model_type` whose equality with transformers is tested with YaRN; to phi3, yarn is a name of longrope."""
 
 _ROPE_TYPES = ("default", "linear", "llama3")
@@ -21,7 +21,8 @@ _ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 _ORIGINAL_CONTEXT = "original_max_position_embeddings"
 _STRETCHING_ROPE_TYPES = ("llama3", "yarn")
 """Kinds that have an original context."""
-_ROPE_THETAS = {"gemma3_text": 1e6, "gpt_oss": 150_000.0, "mixtral": 1e6, "smollm3": 2e6}
+_ROPE_THETAS = {"gemma3_text": 1e6, "gpt_oss": 150_000.0, "minimax_m2": 5e6}
+_ROPE_THETAS |= {"ministral3": 1e6, "mixtral": 1e6, "smollm3": 2e6}
 """`rope_theta` of the families where a folder that does not name it means another than 10 000."""
 _FAST_TURNS = 32.0
 _SLOW_TURNS = 1.0

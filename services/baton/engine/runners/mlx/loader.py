@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +16,8 @@ from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
 _ROUTER_BIAS = "e_score_correction_bias"
+_PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0}
+"""Families that rotate a part of each head, and which unless a folder says another."""
 _PLAIN_KV_FAMILIES = ("gemma2", "gpt_oss")
 
 
@@ -43,7 +44,7 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     """
     check_mlx_computes(checkpoint)
     try:
-        model, _ = load_model(checkpoint.directory, model_config=_overrides(checkpoint))
+        model = _load(checkpoint)
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise ConfigurationError(f"model {checkpoint.directory}: mlx-lm cannot load it: {error}") from error
     kept = [(module, module[_ROUTER_BIAS]) for module in model.modules() if _ROUTER_BIAS in module]
@@ -57,6 +58,16 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
     return model
+
+
+def _load(checkpoint: Checkpoint) -> Any:
+    """Return the language model of a folder."""
+    overrides = _overrides(checkpoint)
+    if not checkpoint.is_wrapped:
+        return load_model(checkpoint.directory, model_config=overrides)[0]
+    text = {**checkpoint.config, **overrides}
+    model, _ = load_model(checkpoint.directory, model_config={"text_config": text, "vocab_size": text["vocab_size"]})
+    return model.language_model
 
 
 def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
@@ -81,7 +92,7 @@ def _set_yarn(model: Any, yarn: Yarn, periods: list[float]) -> None:
             rope._freqs, rope.mscale = mx.array(periods, mx.float32), yarn.attention_factor
 
 
-def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
+def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what mlx-lm does not read from a configuration written by transformers 5, or defaults differently.
 
     Most of its models ignore `rope_parameters`; `tie_word_embeddings` defaults to True; `layer_types` without full
@@ -105,10 +116,13 @@ def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
     elif checkpoint.family == "gemma3_text":
         overrides["sliding_window_pattern"] = _window_pattern(checkpoint)
     theta = parameters.pop("rope_theta")
-    if checkpoint.family == "glm4_moe":  # rotates half of each head unless told otherwise
-        overrides["partial_rotary_factor"] = parameters.get(
-            "partial_rotary_factor", checkpoint.config.get("partial_rotary_factor", 0.5)
-        )
+    if checkpoint.family in _PARTS_OF_HEADS:
+        part = _PARTS_OF_HEADS[checkpoint.family]
+        part = parameters.pop("partial_rotary_factor", checkpoint.config.get("partial_rotary_factor", part))
+        rotary_dim = checkpoint.config.get("rotary_dim", int(part * checkpoint.head_dim))
+        overrides |= {"partial_rotary_factor": part, "rotary_dim": rotary_dim, "shared_intermediate_size": 0}
+    if checkpoint.family == "ministral3":
+        overrides["rope_parameters"] = parameters | {"rope_theta": theta}
     if yarn := read_yarn(checkpoint.config):
         parameters = {"rope_type": "yarn", "factor": yarn.factor}
     is_scaled = parameters.get("rope_type", "default") != "default"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint.engine_support import stays_packed_by_torch
@@ -282,8 +283,8 @@ def _load_model(checkpoint: Checkpoint, packed: Mapping[str, Weight], options: L
     transformers_logging.disable_progress_bar()
     source: tuple[Any, ...] = (AutoModelForCausalLM, options.directory, {})
     if checkpoint.is_repacked:  # in numbers and names that transformers does not read
-        config = AutoConfig.from_pretrained(options.directory, local_files_only=True, trust_remote_code=False)
-        vars(config).pop("quantization_config", None)
+        told = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+        config = CONFIG_MAPPING[checkpoint.family].from_dict(deepcopy(told))
         tensors: dict[str, Any] = {name: _Unpacked(weight) for name, weight in checkpoint.weights.items()}
         for name, weight in packed.items():  # of the sizes, without memory
             tensors[f"{name}.weight"] = torch.zeros((), dtype=options.torch_dtype).expand(weight.shape)

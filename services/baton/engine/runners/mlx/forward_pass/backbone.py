@@ -169,7 +169,7 @@ class MlxBackbone:
             return None
         if batch.packing is not None:
             cache = PackedCache(pools[-1], batch.packing, len(pools) - 1, self._windows[-1], is_last=True)
-            hidden = self._layers[-1](batch.packing.wanted_of(before), None, cache)
+            hidden = self._layers[-1](batch.packing.wanted_of(before), cache=cache)
         elif batch.last is not None:
             num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
             hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[-1])
@@ -182,11 +182,11 @@ class MlxBackbone:
     def _run_layer(self, layer: int, hidden: mx.array, batch: MlxBatch, pool: LayerPool) -> mx.array:
         window = self._windows[layer]
         mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
-        output: mx.array = self._layers[layer](hidden, mask, batch.cache(layer, pool, window))
+        output: mx.array = self._layers[layer](hidden, mask=mask, cache=batch.cache(layer, pool, window))
         return output
 
     def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
         reading = last.readings[self._windows[-1]]
         mask = self._surroundings.mask(reading, hidden.shape[1])
-        output: mx.array = self._layers[-1](hidden, mask, ReadingCache(pool, last.offset, reading))
+        output: mx.array = self._layers[-1](hidden, mask=mask, cache=ReadingCache(pool, last.offset, reading))
         return output

@@ -1,0 +1,85 @@
+"""Which values of `model_type` are served, by which engines, and the language models within folders that hold more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ENGINES = ("torch", "mlx")
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "gemma2": ENGINES,
+    "gemma3_text": ENGINES,
+    "glm4_moe": ENGINES,
+    "gpt_oss": ENGINES,
+    "llama": ENGINES,
+    "minimax_m2": ENGINES,
+    "ministral3": ENGINES,
+    "mistral": ENGINES,
+    "mixtral": ENGINES,
+    "phi3": ENGINES,
+    "qwen2": ENGINES,
+    "qwen2_moe": ENGINES,
+    "qwen3": ENGINES,
+    "qwen3_moe": ENGINES,
+    "smollm3": ENGINES,
+}
+"""Values of `model_type` whose equality with transformers is tested, and the engines of each."""
+
+WRAPPERS: Mapping[str, str] = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "qwen3_vl": "qwen3",
+}
+"""Values of `model_type` of folders with towers for images besides, and the family of a text that names none."""
+_FAMILIES_OF_TEXTS = {"qwen3_vl_text": "qwen3"}
+"""Texts that, as long as nothing is an image, are computed as other families are."""
+
+NOT_SERVED: Mapping[str, str] = {
+    "deepseek_v4": "compressed K and V in a ring are carried by no engine; mlx-lm lacks it",
+    "step3p5": "transformers lacks it",
+}
+"""Known values that no engine serves, and why."""
+
+_OF_ALL_PARTS = ("quantization", "quantization_config", "tie_word_embeddings", "eos_token_id")
+"""Keys that stand beside `text_config`, and hold for it."""
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+"""What a rotary embedding says of positions in images."""
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262_208,
+    },
+}
+"""What `text_config` leaves out in folders of the hub, as transformers completes it."""
+_NAMES_OF_TENSORS: Sequence[tuple[str, str]] = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head", "lm_head"),
+    ("lm_head", "lm_head"),
+)
+"""How names of the language model begin in a folder that has more, and in one of its own."""
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration of a folder's language model as a folder of its own has it; of others the same."""
+    told = config.get("text_config")
+    if config.get("model_type") not in WRAPPERS or not isinstance(told, Mapping):
+        return config
+    family: str = told.get("model_type", WRAPPERS[config["model_type"]])
+    family = _FAMILIES_OF_TEXTS.get(family, family)
+    shared = {key: config[key] for key in _OF_ALL_PARTS if config.get(key) is not None}
+    if isinstance(packing := shared.get("quantization"), Mapping):
+        shared["quantization"] = {text_name(key) or key: value for key, value in packing.items()}
+    text = {**_DEFAULTS.get(family, {}), **told, **shared, "model_type": family}
+    for field in ("rope_parameters", "rope_scaling"):
+        if isinstance(rope := text.get(field), Mapping):
+            text[field] = {key: value for key, value in rope.items() if key not in _OF_IMAGES}
+    return text
+
+
+def text_name(name: str) -> str:
+    """Return what a tensor is called in a folder of the language model's own; empty: it is a tower's."""
+    return next((own + name.removeprefix(told) for told, own in _NAMES_OF_TENSORS if name.startswith(told)), "")
