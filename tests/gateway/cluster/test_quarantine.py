@@ -50,9 +50,10 @@ def _post(gateway: RunningGateway, path: str) -> tuple[int, Any]:
     return _call(gateway, "POST", path, json.dumps({"model": MODEL, **BODIES[path]}))
 
 
-def _call(gateway: RunningGateway, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
+def _call(gateway: RunningGateway, method: str, path: str, body: str | None = None, key: str = "") -> tuple[int, Any]:
+    headers = _HEADERS | ({"authorization": f"Bearer {key}"} if key else {})
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)) as connection:
-        connection.request(method, path, body, _HEADERS)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -119,7 +120,23 @@ def test_people_see_what_is_refused(gateway: RunningGateway, cluster: FakeCluste
     assert entry["is_refused"]
     assert entry["falls"] == 2
     assert body["error"]["message"].endswith(entry["fingerprint"])
-    assert _get(gateway, "/state/quarantine")[entry["fingerprint"]]["is_refused"]
+    assert _get(gateway, "/state/quarantine")[""][entry["fingerprint"]]["is_refused"]
+
+
+def test_people_see_each_tenant_s_own(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
+    """Two that send the same request are two cases, in both views."""
+    keys = tmp_path / "keys"
+    keys.write_text("alice:secret-a\nbob:secret-b\nops:secret-o admin\n")
+    keys.chmod(0o600)
+    _fail(cluster, PassFailedError("it raises"))
+    with loop.running(cluster, api_keys_file=keys) as gateway:
+        for key in ("secret-a", "secret-b"):
+            body = json.dumps({"model": MODEL, **BODIES["/v1/completions"]})
+            assert _call(gateway, "POST", "/v1/completions", body, key)[0] == 422
+        shown = _call(gateway, "GET", "/state/quarantine", key="secret-o")[1]
+        cases = [(tenant, each["tenant"]) for tenant, found in shown.items() for each in found.values()]
+
+    assert cases == [("alice", "alice"), ("bob", "bob")]
 
 
 def test_a_connection_that_is_cut_is_no_fall(

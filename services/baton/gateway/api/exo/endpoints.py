@@ -64,7 +64,9 @@ class ExoApi:
         states = await self._router.list_node_states()
         self._instances.note_nodes({state.node.node_id for state in states})
         document: Any = state_document(states, self._instances.all())
-        document["quarantine"] = {each.fingerprint: each._asdict() for each in self._quarantine.entries()}
+        quarantine = document["quarantine"] = {}
+        for each in self._quarantine.entries():
+            quarantine.setdefault(each.tenant, {})[each.fingerprint] = each._asdict()
         part = exchange.request.path.removeprefix("/state").removeprefix("/")
         for key in map(unquote, part.split("/")) if exchange.request.path != "/state" else ():
             if not isinstance(document, dict) or key not in document:
