@@ -117,9 +117,9 @@ class Stepper:
         """Return whether the last pass that admitted anybody took no part of another prompt."""
         return self._budget is not None and self._budget.is_full(step)
 
-    def _admit_noted(self, step: Step, budget: StepBudget) -> None:
+    def _admit_noted(self, step: Step, budget: StepBudget, *suspects: list[Sequence]) -> None:
         self._budget = budget
-        self._admit(step, budget)
+        self._admit(step, budget, *suspects)
 
     def check(self) -> None:
         """Prove what must hold between any two calls."""

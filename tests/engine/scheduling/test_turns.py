@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 
 from baton.engine.limits import SchedulerLimits
+from baton.engine.scheduling.step import Step
+from baton.engine.scheduling.turns import OUTPUT_COST
 from baton.kv.pool import BlockPool
+from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
+from engine.stepper import Stepper
 
 PROMPT_TOKENS = 100
 
@@ -92,3 +96,47 @@ def test_places_in_the_batch_are_shared_where_outputs_are_long() -> None:
     order = sorted(zip(outcomes, load, strict=True), key=lambda pair: pair[0].admitted_seconds)
     assert [one.tenant for _, one in order[:4]] == ["a"] * 4
     assert 14 <= [one.tenant for _, one in order[4:36]].count("b") <= 18
+
+
+def computed(stepper: Stepper) -> Step:
+    """Return the next pass, once the device has computed it: nothing is in flight when the next one is planned."""
+    step = stepper.step()
+    assert step is not None
+    step.is_computed = True
+    stepper.scheduler.note_pass(step, 0.01)
+    return step
+
+
+def suspects_beside(tenants: str, num_suspects: int) -> Stepper:
+    """Return a scheduler of a node where each tenant has a long output, and the thief some suspected requests."""
+    stepper = Stepper(num_blocks=256, max_batch_size=32, max_step_tokens=64)
+    long = replace(GREEDY, max_tokens=60, ignore_eos=True)
+    for number, tenant in enumerate(tenants):
+        stepper.add(request_of(prompt_of(6, number), tenant, long, tenant=tenant))
+    computed(stepper)
+    for number in range(num_suspects):
+        name, prompt = f"thief-{number}", prompt_of(6, 50 + number)
+        stepper.add(request_of(prompt, name, long, tenant="thief", is_suspect=True))
+    return stepper
+
+
+@pytest.mark.parametrize(("tenants", "most"), [("a", 20), ("abc", 10), ("abcdefghijklmno", 5)])
+def test_suspects_take_their_tenant_s_share_of_passes(tenants: str, most: int) -> None:
+    """However many there are: a tenant whose requests fall could have every second pass for itself else."""
+    stepper = suspects_beside(tenants, 6)
+    alone = [computed(stepper).is_alone for _ in range(40)]
+
+    assert most - 1 <= sum(alone) <= most
+
+
+def test_a_pass_of_its_own_is_charged_to_the_tenant() -> None:
+    """With what the others lose by it: their prompts come before its next ones."""
+    stepper = suspects_beside("abc", 1)
+    turns = stepper.scheduler._turns
+    while not computed(stepper).is_alone:
+        pass
+    begun = turns._counters["thief"]
+    while not computed(stepper).is_alone:
+        pass
+
+    assert turns._counters["thief"] - begun >= OUTPUT_COST * 3

@@ -71,6 +71,8 @@ class Scheduler:
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
         self._suspects = list[Sequence]()
+        self._num_shared = 0
+        """Passes since the last one that was a suspect's alone."""
 
     @property
     def has_suspects(self) -> bool:
@@ -135,7 +137,9 @@ class Scheduler:
         before, self._last = self._last, Step.after(self._last)
         step, may_be_alone = self._last, bool(self._suspects) and not _is_in_flight(before)
         self._num_changes = self._queues.num_changes
-        if before.is_alone or not (may_be_alone and self._add_suspect(step)):
+        is_due = may_be_alone and self._num_shared >= self._turns.passes_between(self._suspects)
+        self._num_shared += 1
+        if not (is_due and self._add_suspect(step)):
             prompts = self._add_decoding(step)
             budget = self._budget(step, prompts)
             if prompts:
@@ -269,14 +273,20 @@ class Scheduler:
         """Add to an empty pass what it computes of a suspected sequence; return whether there is one with blocks."""
         self._suspects = [each for each in self._suspects if each.suspect_end and each.phase is not Phase.FINISHED]
         suspects = [each for each in self._suspects if each.phase is not Phase.RECEIVING]
-        if not suspects:
-            return False
-        first = min(suspects, key=lambda each: (each.phase is Phase.WAITING, each.queue_key))
-        if first.phase is Phase.RUNNING:
-            step.add(first, min(first.num_chunk_tokens, self._limits.max_step_tokens))
-        else:
-            self.admission.admit(step, StepBudget(self._limits.max_step_tokens, 1), (first,))
-        step.is_alone = bool(step.members)
+        suspects.sort(key=lambda each: (each.phase is Phase.WAITING, each.queue_key))
+        for sequence in self._turns.sorted(suspects) if self._queues.has_tenants else suspects:
+            if sequence.phase is Phase.RUNNING:
+                num_tokens = min(sequence.num_chunk_tokens, self._limits.max_step_tokens)
+                if self._queues.has_tenants:
+                    self._turns.charge(sequence, num_tokens)
+                step.add(sequence, num_tokens)
+            else:
+                self.admission.admit(step, StepBudget(self._limits.max_step_tokens, 1), (sequence,))
+            if step.members:
+                step.is_alone, self._num_shared = True, 0
+                if self._queues.has_tenants:
+                    self._turns.charge_others(sequence)
+                break
         return step.is_alone
 
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:

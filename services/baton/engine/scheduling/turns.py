@@ -28,6 +28,8 @@ FIRST_OUTPUT_TOKENS = 128.0
 """Length of an output as long as none has ended."""
 MAX_TENANTS = 1024
 """Tenants remembered; the one that has not asked for longest goes first."""
+MAX_PASSES_BETWEEN = 8
+"""Passes of all between two that are one suspect's alone: it must come to its end, however many tenants there are."""
 
 
 class TenantTurns:
@@ -68,6 +70,18 @@ class TenantTurns:
         counter = self._counters.get(tenant, self._clock)
         self._clock = max(self._clock, counter)
         self._counters[tenant] = counter + num_tokens / sequence.request.tenant_weight
+
+    def charge_others(self, sequence: Sequence) -> None:
+        """Charge a sequence that has a pass for itself with the output that others lose by it."""
+        others = sum(each.request.tenant != sequence.request.tenant for each in self._queues.running)
+        self.charge(sequence, OUTPUT_COST * others)
+
+    def passes_between(self, suspects: Iterable[Sequence]) -> int:
+        """Return how many passes all share before one that is a suspect's alone: its tenant has its share, no more."""
+        own = {each.request.tenant: each.request.tenant_weight for each in suspects}
+        others = {each.request.tenant: each.request.tenant_weight for each in self._queues.running} | own
+        share = sum(own.values()) / sum(others.values())
+        return min(MAX_PASSES_BETWEEN, max(1, round(1 / share) - 1))
 
     def end(self, sequence: Sequence) -> None:
         """Settle what a sequence that had blocks was charged for its output."""
