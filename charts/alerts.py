@@ -81,6 +81,13 @@ ALERTS = (
         "{{ $labels.baton_node_id }} has requests in its batch and computes no pass.",
     ),
     Alert(
+        "BatonCertificateNotRenewed",
+        f"{_rate(names.RENEWAL_FAILURES)} > 0",
+        "15m",
+        "critical",
+        "A process gets no new certificate, and is not believed once its own ends: see renewal_failed in logs.",
+    ),
+    Alert(
         "BatonFirstTokenSlow",
         f"{quantile(0.95, names.TIME_TO_FIRST_TOKEN, window=_WINDOW, scope='')} > 5",
         "10m",

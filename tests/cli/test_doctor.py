@@ -7,6 +7,8 @@ import io
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,9 @@ from baton.cli.cluster.advice import advise
 from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.doctor import as_json, nodes_table, wires_table
 from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.rpc.server import GrpcServer
+from baton.security.authority import certificate_request, create_authority, create_key
+from baton.security.tls import TlsIdentity, secured_by
 from baton.wire.quantities import candidate_to_proto
 from cli.commands import baton
 from router.samples import DGX, MAC, description_to_proto
@@ -147,6 +152,37 @@ def test_a_node_that_answers_where_it_has_to_is_no_problem() -> None:
     dgx, mac = diagnosis.nodes
     assert (dgx.is_serving, dgx.is_reached_by_nodes, dgx.problem) == (False, True, "")
     assert mac.problem
+
+
+@pytest.mark.parametrize(("days_ago", "told"), [(10, ""), (25, "ends in 1"), (31, "expired")])
+def test_a_certificate_that_nobody_renews_is_told_of_before_it_ends(tmp_path: Path, days_ago: int, told: str) -> None:
+    """A node's and the router's: it was due after two thirds of its 30 days."""
+    authority, key = create_authority(datetime.now(UTC) - timedelta(days=60), timedelta(days=90)), create_key()
+    begun = datetime.now(UTC) - timedelta(days=days_ago)
+    signed = authority.sign(
+        certificate_request(key, "dgx"), node_id="dgx", server_name="baton", now=begun, lifetime=timedelta(days=30)
+    )
+    for name, content in {"ca.crt": authority.certificate, "tls.crt": signed, "tls.key": key}.items():
+        (tmp_path / name).write_bytes(content)
+    who = TlsIdentity(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt", "baton")
+
+    async def main() -> Diagnosis | None:
+        with secured_by(who):
+            server = GrpcServer("127.0.0.1:0")
+            port = await server.start()
+            stub: Any = Router(port, node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=1e9))
+            diagnosis = await diagnose(stub, f"127.0.0.1:{port}", num_prompt_tokens=9, max_tokens=1)
+            await server.drain(0)
+            return diagnosis
+
+    diagnosis = asyncio.run(asyncio.wait_for(main(), 60))
+
+    assert diagnosis is not None
+    assert told in diagnosis.router_problem
+    assert bool(diagnosis.router_problem) == bool(told)
+    if told:
+        assert advise(diagnosis)[0].startswith("router: its certificate")
+        assert not diagnosis.is_healthy
 
 
 def test_without_a_router_it_says_where_none_answered() -> None:

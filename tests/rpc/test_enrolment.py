@@ -32,6 +32,7 @@ from baton.rpc.enrolment import ask_router, certified, enrolled
 from baton.rpc.server import GrpcServer
 from baton.security.authority import Authority, certificate_request, create_key
 from baton.security.tls import TlsIdentity, TlsSettings, secured_by
+from baton.telemetry.metrics import Metrics
 from security.service_accounts import NAMESPACE, Signer
 from system.plan import free_ports
 
@@ -55,9 +56,9 @@ def settings_of(folder: Path, **changes: Any) -> RouterSettings:
 
 
 @asynccontextmanager
-async def joinable(folder: Path) -> AsyncIterator[str]:
+async def joinable(folder: Path, **changes: Any) -> AsyncIterator[str]:
     """Serve joining by a router that has signed its own certificate, and yield the address."""
-    settings = settings_of(folder, join_port=free_ports(["join"])["join"])
+    settings = settings_of(folder, join_port=free_ports(["join"])["join"], **changes)
     identity, authority = settings.tls_identity(), Authority.read(folder / "ca.crt", folder / "ca.key")
     assert identity is not None
     keys = ServiceAccountKeys(lambda: SIGNER.key_set)
@@ -188,6 +189,67 @@ def test_without_a_secret_no_machine_joins_and_wrong_tokens_are_bounded(folder: 
         assert name_in(answer.certificate)[0] == "gateway"
 
     asyncio.run(main())
+
+
+def test_a_pod_renews_by_its_token_alone(folder: Path) -> None:
+    """As a machine it would live on for months without one, where both kinds may join and an assignment fits."""
+    assignments, pod = folder / "assignments.toml", "baton-decode-d-7f9-x2"
+    assignments.write_text('[[node]]\nrole = "decode"\nengine = "mock"\n')
+    both = {"join_secret_file": folder / "join.secret", "join_assignments_file": assignments}
+    key = create_key()
+
+    async def main() -> None:
+        async with joinable(folder, **both) as address:
+            asked = {"certificate_request": certificate_request(key, pod)}
+            mine = await join(address, folder, service_account_token=SIGNER.token("baton-decode-d", pod), **asked)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await join(address, folder, node_id=pod, certificate=mine.certificate, **asked)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert name_in(mine.certificate)[0] == pod
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [ValueError("no PEM"), OSError("no space left"), ConfigurationError("not yet")])
+def test_a_renewal_that_fails_is_told_counted_and_tried_again(
+    folder: Path, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it fails by: a task that ends unseen leaves a process that nobody believes a day later."""
+    identity = TlsIdentity(folder / "own" / "c", folder / "own" / "k", folder / "ca.crt", "baton")
+    authority, now, renewed = Authority.read(folder / "ca.crt", folder / "ca.key"), datetime.now(UTC), asyncio.Event()
+    answers: list[Exception | None] = [None, *[error] * 12, None]
+    pauses: list[float] = []
+
+    async def sign(request: bytes) -> bytes:
+        if problem := answers.pop(0):
+            raise problem
+        return authority.sign(request, node_id="n", server_name="baton", now=now, lifetime=timedelta(hours=24))
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        pauses.append(seconds)
+        now += timedelta(hours=16) if len(answers) == 13 else timedelta(seconds=seconds)
+        if not answers:
+            renewed.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with certified(identity, sign, sleep=sleep, now=lambda: now):
+            first = identity.cert_file.read_bytes()
+            async with asyncio.timeout(60):
+                await renewed.wait()
+            assert identity.cert_file.read_bytes() != first
+
+    counted: list[str] = []
+    monkeypatch.setattr(Metrics, "add", lambda _metrics, metric: counted.append(metric.name))
+    asyncio.run(main())
+
+    told = [record.getMessage() for record in caplog.records if "renewal_failed" in record.getMessage()]
+    assert len(told) == 12
+    assert 28_000 < int(told[0].split("seconds_left=")[1].split()[0]) <= 28_800
+    assert [round(pause, 1) for pause in pauses[1:5]] == [0.2, 0.4, 0.8, 1.6]
+    assert max(pauses) == 120.0
+    assert counted == ["baton.certificate.renewal_failures"] * 12
 
 
 def test_a_certificate_is_renewed_after_two_thirds_and_asked_for_until_then(folder: Path) -> None:

@@ -15,12 +15,14 @@ import grpc
 from baton.agent.membership import AssignedWorker, Membership, assigned_worker
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
-from baton.errors import BatonError, OverloadedError, UnavailableError
+from baton.errors import OverloadedError, UnavailableError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
+from baton.rpc.enrolment import keep_renewed
 from baton.rpc.server import split_addresses
 from baton.rpc.status import error_from_rpc, error_info
-from baton.security.authority import certificate_request, check_intact, renewal_seconds
+from baton.security.access import ROUTER_NAMES
+from baton.security.authority import certificate_request, check_intact
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity
 
@@ -30,7 +32,6 @@ _CALL_SECONDS = 15.0
 _FIND_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-_RENEWAL_PAUSE_SECONDS = 60.0
 
 Find = Callable[[], Awaitable[str]]
 """Returns host:port of a router's join service."""
@@ -91,11 +92,7 @@ class Joiner:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def ask(self) -> Joined:
-        """Ask a router once.
-
-        Raises:
-            BatonError: If there is none, or it refuses.
-        """
+        """Ask a router once; raise a BatonError if there is none, or it refuses."""
         address = await self._find()
         request = messages.JoinRequest(
             secret=self._token.join_pass,
@@ -104,9 +101,7 @@ class Joiner:
             certificate=self._membership.certificate(self._now()),
         )
         try:
-            async with self._channel(address) as channel:
-                stub = JoinServiceStub(channel)  # type: ignore[no-untyped-call]
-                answer = await stub.Join(request, timeout=_CALL_SECONDS)
+            answer = await self._answer(address, request)
         except grpc.aio.AioRpcError as rpc_error:
             error = error_from_rpc(rpc_error)
             if isinstance(error, UnavailableError) and error_info(rpc_error) is None:
@@ -118,24 +113,30 @@ class Joiner:
         return Joined(worker, answer.certificate)
 
     async def renew(self, certificate: bytes) -> NoReturn:
-        """Renew the certificate whenever two thirds of its life have passed, until cancelled.
+        """Renew the certificate in time, until cancelled."""
 
-        Every minute is looked at the calendar: a long pause would not end in time on a machine that sleeps meanwhile.
-        """
-        while True:
-            await self._sleep(_RENEWAL_PAUSE_SECONDS)
-            if renewal_seconds(certificate, self._now()) > 0:
-                continue
+        async def ask() -> bytes:
+            return (await self.ask()).certificate
+
+        await keep_renewed(certificate, ask, sleep=self._sleep, now=self._now)
+
+    async def _answer(self, address: str, request: messages.JoinRequest) -> messages.JoinResponse:
+        """Return what a router answers; to others of the deployment the token is not shown."""
+        for is_last, name in enumerate(ROUTER_NAMES):
             try:
-                certificate = (await self.ask()).certificate
-            except BatonError as error:  # the certificate still holds for a third of its life
-                log.warning("renewal_failed cause=%r", error.message)
+                async with self._channel(address, name) as channel:
+                    stub = JoinServiceStub(channel)  # type: ignore[no-untyped-call]
+                    return await stub.Join(request, timeout=_CALL_SECONDS)  # type: ignore[no-any-return]
+            except grpc.aio.AioRpcError as error:
+                if is_last or error_info(error) is not None:
+                    raise
+        raise AssertionError("there are two names")
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        """Return a channel that believes those whom the token's authority has signed, or one that a member was told."""
+    def _channel(self, address: str, name: str) -> grpc.aio.Channel:
+        """Return a channel that believes a process whom the token's authority, or a member's, has given a name."""
         kept = self._membership.kept(self._now())
         roots = b"\n".join((self._token.authority, kept.authorities if kept else b""))
-        options = (("grpc.ssl_target_name_override", self._membership.identity.server_name),)
+        options = (("grpc.ssl_target_name_override", f"{name}.{self._membership.identity.server_name}"),)
         credentials = grpc.ssl_channel_credentials(root_certificates=roots)
         return grpc.aio.secure_channel(address, credentials, options=options)
 
@@ -149,11 +150,7 @@ def _nobody_answers(address: str, cause: str) -> str:
 
 
 def joiner_of(settings: AgentSettings) -> Joiner:
-    """Return what joins for an agent.
-
-    Raises:
-        ConfigurationError: If its token is none.
-    """
+    """Return what joins for an agent, or raise ConfigurationError if its token is none."""
     token = parse_join_token(settings.read_join_token())
     check_intact(token.authority)
     membership = Membership(settings.state_folder, settings.tls_server_name)

@@ -16,7 +16,7 @@ from baton.internal.v1 import join_service_pb2 as messages
 from baton.router.settings import JoinSettings
 from baton.rpc.enrolment import certified
 from baton.security.access import RESERVED_NAMES, Party
-from baton.security.authority import Authority
+from baton.security.authority import POD, Authority
 from baton.security.service_account import key_id_of, pod_of
 
 log = logging.getLogger(__name__)
@@ -59,23 +59,15 @@ class PodEnrolment:
         return messages.JoinResponse(certificate=certificate, authorities=self.authority.certificate)
 
     def sign(self, request: bytes, name: str, now: datetime) -> bytes:
-        """Return a certificate that bears a name.
-
-        Raises:
-            InvalidFieldError: If the request is none.
-        """
+        """Return a certificate that bears a name, or raise InvalidFieldError for what is no request."""
         lifetime = timedelta(hours=self.settings.join_pod_hours)
         server_name = self.settings.tls_server_name
-        return self.authority.sign(request, node_id=name, server_name=server_name, now=now, lifetime=lifetime)
+        return self.authority.sign(request, node_id=name, server_name=server_name, now=now, lifetime=lifetime, unit=POD)
 
 
 @asynccontextmanager
 async def signing_router(settings: JoinSettings) -> AsyncIterator[PodEnrolment]:
-    """Have the router's own certificate as long as the context lasts, and yield what signs those of others.
-
-    Raises:
-        ConfigurationError: If this is no pod, or a file cannot be read.
-    """
+    """Have the router's own certificate as long as the context lasts, and yield what signs those of others."""
     identity, key_file = settings.tls_identity(), settings.join_authority_key_file
     if identity is None or key_file is None:
         raise AssertionError("the settings have all files or take no pods")

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import grpc
 
@@ -16,8 +17,10 @@ from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.rpc.status import error_from_rpc
 from baton.security.access import Party
-from baton.security.authority import certificate_request, create_key, renewal_seconds, write_private
+from baton.security.authority import certificate_request, create_key, renewal_seconds, valid_period, write_private
 from baton.security.tls import TlsIdentity, TlsSettings
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +30,15 @@ Sign = Callable[[bytes], Awaitable[bytes]]
 _CALL_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 _LOOK_SECONDS = 30.0
+_LONGEST_RENEWAL_PAUSE_SECONDS = 120.0
+
+Sleep = Callable[[float], Awaitable[None]]
+Now = Callable[[], datetime]
 
 
 @asynccontextmanager
 async def certified(
-    identity: TlsIdentity,
-    sign: Sign,
-    *,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    identity: TlsIdentity, sign: Sign, *, sleep: Sleep = asyncio.sleep, now: Now = lambda: datetime.now(UTC)
 ) -> AsyncIterator[None]:
     """Have a certificate in the files of an identity as long as the context lasts; its key goes nowhere else.
 
@@ -45,30 +48,48 @@ async def certified(
     write_private(identity.key_file, key)
 
     async def enrol() -> bytes:
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                certificate = await sign(certificate_request(key, identity.server_name))
-            except (BatonError, OSError) as error:  # no router answers, or the token is being replaced
-                log.warning("enrolment_waits cause=%r", str(error))
-                await sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - all pods of a release begin at once
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                continue
-            write_private(identity.cert_file, certificate)
-            log.info("enrolled renewal_seconds=%.0f", renewal_seconds(certificate, now()))
-            return certificate
+        certificate = await sign(certificate_request(key, identity.server_name))
+        write_private(identity.cert_file, certificate)
+        log.info("enrolled renewal_seconds=%.0f", renewal_seconds(certificate, now()))
+        return certificate
 
-    async def renew(certificate: bytes) -> None:
-        while True:
-            await sleep(_LOOK_SECONDS)
-            if renewal_seconds(certificate, now()) <= 0:
-                certificate = await enrol()  # the present one holds for a third of its life
-
-    renewing = asyncio.ensure_future(renew(await enrol()))
+    certificate, pause = b"", _FIRST_PAUSE_SECONDS
+    while not certificate:
+        try:
+            certificate = await enrol()
+        except (BatonError, OSError) as error:  # no router answers, or the token is being replaced
+            log.warning("enrolment_waits cause=%r", str(error))
+            await sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - all pods of a release begin at once
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    renewing = asyncio.ensure_future(keep_renewed(certificate, enrol, sleep=sleep, now=now))
     try:
         yield
     finally:
         renewing.cancel()
+
+
+async def keep_renewed(
+    certificate: bytes, renew: Callable[[], Awaitable[bytes]], *, sleep: Sleep, now: Now
+) -> NoReturn:
+    """Renew a certificate whenever two thirds of its life have passed, until cancelled.
+
+    The calendar is looked at twice a minute: a long pause would not end in time on a machine that sleeps meanwhile.
+    Whatever a failure is, it is logged, counted and tried again: the certificate holds for a third of its life yet.
+    """
+    metrics, pause = Metrics(), _LOOK_SECONDS
+    while True:
+        await sleep(pause)
+        if renewal_seconds(certificate, now()) > 0:
+            continue
+        try:
+            certificate, pause = await renew(), _LOOK_SECONDS
+        except Exception as error:  # the edge of the task: unseen, it would end here
+            metrics.add(names.RENEWAL_FAILURES)
+            left = (valid_period(certificate)[1] - now()).total_seconds()
+            log.error(
+                "renewal_failed seconds_left=%.0f cause=%r", left, error, exc_info=not isinstance(error, BatonError)
+            )
+            pause = min(2 * pause, _LONGEST_RENEWAL_PAUSE_SECONDS) if pause != _LOOK_SECONDS else _FIRST_PAUSE_SECONDS
 
 
 async def enrolled(settings: TlsSettings, run: Awaitable[None]) -> None:

@@ -24,16 +24,14 @@ except ModuleNotFoundError as missing:
     raise ConfigurationError(f"joining needs the package cryptography: {install_line('agent')}") from missing
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
+POD = "pod"
+"""Unit in the certificates of pods: for each they show a token, so `Authority.knows` takes none of them."""
 _CLOCK_SKEW = timedelta(minutes=5)
 """Certificates begin so much earlier: the clock of a machine that joins may be behind."""
 
 
 def check_intact(certificate: bytes) -> None:
-    """Check the authority's certificate in a token, PEM, which may have lost or changed letters on its way.
-
-    Raises:
-        ConfigurationError: If it is no certificate, or one that signs itself and has another signature.
-    """
+    """Raise ConfigurationError if an authority's certificate from a token, PEM, lost or changed letters on its way."""
     try:
         authority = x509.load_pem_x509_certificate(certificate)
         if authority.issuer == authority.subject:
@@ -56,11 +54,7 @@ class Authority:
 
     @classmethod
     def read(cls, cert_file: Path, key_file: Path) -> Authority:
-        """Return the authority in two files.
-
-        Raises:
-            ConfigurationError: If they cannot be read, or the key is not that of the certificate.
-        """
+        """Return the authority in two files; raise ConfigurationError if they cannot be read, or do not fit."""
         try:
             authority = cls(cert_file.read_bytes(), key_file.read_bytes())
             certificate = x509.load_pem_x509_certificate(authority.certificate)
@@ -71,7 +65,9 @@ class Authority:
             raise ConfigurationError(f"{key_file} is not the key of {cert_file}")
         return authority
 
-    def sign(self, request: bytes, *, node_id: str, server_name: str, now: datetime, lifetime: timedelta) -> bytes:
+    def sign(
+        self, request: bytes, *, node_id: str, server_name: str, now: datetime, lifetime: timedelta, unit: str = ""
+    ) -> bytes:
         """Return a certificate for the key of a PEM request; names in the request are not taken.
 
         Servers show it under `server_name`, and under NODE_ID.SERVER_NAME to those who ask for one process alone.
@@ -87,7 +83,8 @@ class Authority:
         if not is_signed:
             raise InvalidFieldError("certificate_request", "expected a request that is signed by its own key")
         issuer = x509.load_pem_x509_certificate(self.certificate)
-        builder = _builder(node_id, issuer.subject, now, lifetime).public_key(wanted.public_key())
+        builder = _builder(node_id, issuer.subject, now, lifetime, unit)
+        builder = builder.public_key(wanted.public_key())
         names = (server_name, f"{node_id}.{server_name}")
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         builder = (
@@ -99,7 +96,7 @@ class Authority:
         return builder.sign(_signing_key(self.key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def knows(self, certificate: bytes, request: bytes, *, node_id: str, now: datetime) -> bool:
-        """Return whether a PEM certificate is of one of these authorities for a node, valid, with the key of a request.
+        """Return whether a PEM certificate is of one of these authorities for a machine, valid, with a request's key.
 
         Whoever can sign a request holds its key: such a node is who it says, and needs no token to go on as that.
         """
@@ -111,7 +108,9 @@ class Authority:
         names = [name.value for name in shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         is_valid = shown.not_valid_before_utc <= now < shown.not_valid_after_utc
         has_key = wanted.is_signature_valid and wanted.public_key() == shown.public_key()
-        return is_valid and has_key and names == [node_id] and any(_is_issued_by(shown, each) for each in believed)
+        units = [unit.value for unit in shown.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)]
+        is_named = names == [node_id] and POD not in units
+        return is_valid and has_key and is_named and any(_is_issued_by(shown, each) for each in believed)
 
 
 def create_authority(now: datetime, lifetime: timedelta) -> Authority:
@@ -161,11 +160,7 @@ def certificate_request(key: bytes, node_id: str) -> bytes:
 
 
 def valid_period(certificate: bytes) -> tuple[datetime, datetime]:
-    """Return from when until when the first certificate of a PEM text is valid, in UTC.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return when the first certificate of a PEM text begins and ends, in UTC; raise ValueError without one."""
     first = x509.load_pem_x509_certificate(certificate)
     return first.not_valid_before_utc, first.not_valid_after_utc
 
@@ -193,10 +188,13 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
     return True
 
 
-def _builder(common_name: str, issuer: x509.Name, now: datetime, lifetime: timedelta) -> x509.CertificateBuilder:
+def _builder(
+    common_name: str, issuer: x509.Name, now: datetime, lifetime: timedelta, unit: str = ""
+) -> x509.CertificateBuilder:
+    named = [(NameOID.COMMON_NAME, common_name), *([(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)] if unit else [])]
     return (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
+        .subject_name(x509.Name([x509.NameAttribute(*each) for each in named]))
         .issuer_name(issuer)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)

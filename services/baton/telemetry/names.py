@@ -274,6 +274,9 @@ FAILED_LOOKUPS = MetricName(
 QUARANTINED = MetricName(
     "baton.requests.quarantined", "{request}", "Requests refused for ending passes or processes, by TENANT."
 )
+RENEWAL_FAILURES = MetricName(
+    "baton.certificate.renewal_failures", "{attempt}", "Attempts at renewing this process's certificate that failed."
+)
 RETRIES = MetricName("baton.retries", "{retry}", "Further attempts at requests, by REASON.")
 CACHED_PROMPT_TOKENS = MetricName(
     "baton.prompt_tokens.cached", "{token}", "Prompt tokens from a prefix cache, by SIDE."

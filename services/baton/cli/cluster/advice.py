@@ -17,7 +17,8 @@ SETTING = "BATON_ROUTER_KV_ALLOWED_LOSS"
 
 def advise(diagnosis: Diagnosis) -> list[str]:
     """Return a few sentences per pair of nodes, and one per problem."""
-    sentences = [f"{node.node_id}: {node.problem}." for node in diagnosis.nodes if node.problem]
+    found = [("router", diagnosis.router_problem), *((node.node_id, node.problem) for node in diagnosis.nodes)]
+    sentences = [f"{name}: {problem}." for name, problem in found if problem]
     for pair in diagnosis.pairs:
         sentences += advise_pair(pair, diagnosis.num_prompt_tokens)
     if not diagnosis.pairs:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from baton.kv_transport.link_probe import measure_link
 from baton.router.kv_compatibility import wire_options
 from baton.router.proto import description_from_proto
 from baton.rpc.channel import open_channel
+from baton.security.tls import identity_towards
 from baton.wire.node_roles import decodes, parts_words, prefills
 from baton.wire.quantities import candidate_from_proto, seconds_from_duration
 
@@ -89,12 +92,14 @@ class Diagnosis:
     """Rate of CRC-32C, one thread."""
     nodes: tuple[NodeFinding, ...]
     pairs: tuple[PairFinding, ...]
+    router_problem: str = ""
+    """What went wrong with the router; empty if nothing did."""
 
     @property
     def is_healthy(self) -> bool:
         """Return whether there are pairs, and nothing has a problem."""
         return bool(self.pairs) and not any(
-            [*(node.problem for node in self.nodes), *(pair.problem for pair in self.pairs)]
+            [self.router_problem, *(node.problem for node in self.nodes), *(pair.problem for pair in self.pairs)]
         )
 
 
@@ -120,7 +125,8 @@ async def diagnose(
         if prefills(prefiller.node) and decodes(decoder.node) and prefiller is not decoder
     ]
     copy_rate, checksum_rate = await asyncio.to_thread(_memory_rates)
-    return Diagnosis(router, model_id, num_prompt_tokens, copy_rate, checksum_rate, tuple(nodes), tuple(pairs))
+    problem = await asyncio.to_thread(_certificate_problem, router)
+    return Diagnosis(router, model_id, num_prompt_tokens, copy_rate, checksum_rate, tuple(nodes), tuple(pairs), problem)
 
 
 async def _ask_node(node: node_pb2.NodeDescription, *, is_reached: bool) -> NodeFinding:
@@ -145,9 +151,10 @@ async def _ask_node(node: node_pb2.NodeDescription, *, is_reached: bool) -> Node
             rate, round_trip = link.bytes_per_second, seconds_from_duration(link.round_trip)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             problem = f"the link from it could not be measured: {type(error).__name__}"
+    certificate_problem = await asyncio.to_thread(_certificate_problem, node.address)
     return NodeFinding(
         *(node.node_id, role, node.address, True, node.fast_address, is_fast_reachable, rate, round_trip),
-        problem="" if is_reached else problem,
+        problem=certificate_problem if is_reached else problem or certificate_problem,
         is_reached_by_nodes=is_reached,
     )
 
@@ -208,6 +215,27 @@ async def _is_listening(address: str) -> bool:
         return False
     writer.close()
     return True
+
+
+def _certificate_problem(address: str) -> str:
+    """Return that the certificate at host:port ends soon, after three quarters of its life; empty: none is seen."""
+    identity, (host, _, port) = identity_towards(address), address.rpartition(":")
+    if identity is None:
+        return ""
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), CALL_SECONDS) as plain,
+            identity.client_context().wrap_socket(plain, server_hostname=identity.server_name) as secured,
+        ):
+            shown = secured.getpeercert() or {}
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not believed: {error.verify_message}"
+    except (OSError, ValueError):
+        return ""  # that it does not answer is said elsewhere
+    begin, end = (ssl.cert_time_to_seconds(str(shown[field])) for field in ("notBefore", "notAfter"))
+    left = end - time.time()
+    remedy = "nobody has renewed it: its log says why (renewal_failed), or it is yours to replace"
+    return f"its certificate ends in {left / 3600:.1f} h, and {remedy}" if left < (end - begin) / 4 else ""
 
 
 def _memory_rates() -> Sequence[float]:
