@@ -25,7 +25,7 @@ from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescriptio
 from baton.router.placer import Placer
 from baton.router.proto import peers_to_proto, registered_to_proto, reports_from_proto
 from baton.router.state import RouterState
-from baton.security.access import Party, current_caller
+from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, Party, current_caller
 from baton.security.exposure import is_loopback
 from baton.security.tls import current_identity
 from baton.telemetry import names
@@ -38,9 +38,6 @@ log = logging.getLogger(__name__)
 QUIET_SECONDS = 0.3
 """Time without another node after which those that are known are taken for all: they all come back at once."""
 _LOOK_SECONDS = 0.02
-MAX_CLOCK_LEAD_NANOSECONDS = 86_400 * 10**9
-"""What a machine's clock may be ahead of the router's. Epochs, which are times, order processes of one name where
-routers disagree: none may lie so far ahead that no later start comes after it."""
 
 
 class RegistrationSession:

@@ -115,11 +115,7 @@ class Caller:
         return f"{name} {self.node_id}".rstrip()
 
     def check_may_call(self, path: str) -> None:
-        """Check that the table lets the caller call a method.
-
-        Raises:
-            ForbiddenError: If it does not.
-        """
+        """Raise ForbiddenError unless the table lets the caller call a method."""
         if self.party is None or self.party in parties_of(path):
             return
         log.warning("call_refused caller=%r method=%s", str(self), path)
@@ -127,11 +123,7 @@ class Caller:
         raise ForbiddenError(f"{self} may not call {path.rpartition('.')[2]}{remedy if self.node_id else ''}")
 
     def check_speaks_for(self, node_id: str) -> None:
-        """Check that what the caller says, or asks, of a node is about itself.
-
-        Raises:
-            ForbiddenError: If it is another node.
-        """
+        """Raise ForbiddenError if what the caller says, or asks, of a node is about another one than itself."""
         is_own = node_id == self.node_id or node_id.startswith(f"{self.node_id}{OWN}")
         if self.party is Party.NODE and not is_own:
             log.warning("call_refused caller=%r node=%r", str(self), node_id[:64])
@@ -160,6 +152,11 @@ def caller_of(
     return Caller(None) if name in (DEPLOYMENT, server_name) else Caller(Party.NODE, name)
 
 
+MAX_CLOCK_LEAD_NANOSECONDS = 86_400 * 10**9
+"""What another machine's clock may be ahead of this one's. Epochs, which are times, order processes of one name, and
+orders to a machine: none may lie so far ahead that nothing later comes after it."""
+ROUTER_NAMES = (Party.ROUTER.value, DEPLOYMENT)
+"""What a router's certificate may have before the name of servers, NAME.SERVER; no node's has either."""
 _CALLER: ContextVar[Caller | None] = ContextVar("baton_caller", default=None)
 
 

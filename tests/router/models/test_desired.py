@@ -31,6 +31,22 @@ def test_what_is_wanted_outlives_the_process(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["models.toml", "models.toml.lock"]
 
 
+def test_what_any_name_says_can_be_read_again(tmp_path: Path) -> None:
+    """A router that could not read its file would never lead again; what it could not write is refused."""
+    first = DesiredModels(tmp_path / "models.toml")
+    assert first.lead()
+    model = DesiredModel(name='🦙 "\\', source="/models/ü🦙", pinned_machines=["mac"])
+    first.put(model)
+    for wrong in (DesiredModel(name="m", source="/m\x7f"), _model(pinned_machines=["\u2028"])):
+        with pytest.raises(InvalidFieldError, match="printable"):
+            first.put(wrong)
+    first.close()
+    second = DesiredModels(tmp_path / "models.toml")
+
+    assert second.lead()
+    assert list(second) == [model]
+
+
 def test_of_several_routers_one_leads(tmp_path: Path) -> None:
     """Until it ends."""
     first, second = DesiredModels(tmp_path / "models.toml"), DesiredModels(tmp_path / "models.toml")

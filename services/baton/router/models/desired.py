@@ -109,6 +109,12 @@ def check_desired(model: DesiredModel) -> None:
         raise InvalidFieldError("name", f"expected 1 to {_MAX_NAME_CHARACTERS} printable characters")
     if not model.source:
         raise InvalidFieldError("source", f"expected a folder, or org/name[@revision], of the new model {model.name}")
+    if wrong := [
+        each for each in (model.source, *model.pinned_machines, *model.excluded_machines) if not each.isprintable()
+    ]:
+        raise InvalidFieldError(
+            "source", f"expected printable characters, here and in names of machines, got {wrong[0]!r}"
+        )
     for field in ("min_replica_count", "max_replica_count"):
         if not 0 <= getattr(model, field) <= 1024:
             raise InvalidFieldError(field, f"expected 0 to 1024, got {getattr(model, field)}")
@@ -165,7 +171,11 @@ def _write(file: Path, models: Mapping[str, DesiredModel]) -> None:
         values = {key: getattr(model, field) for key, (field, _) in _FIELDS.items()}
         values["keep_alive_seconds"] = model.keep_alive.seconds
         shown = {key: list(value) if key.endswith("machines") else value for key, value in values.items()}
-        lines += ["[[model]]", *(f"{key} = {json.dumps(value)}" for key, value in shown.items() if value), ""]
+        lines += [
+            "[[model]]",
+            *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in shown.items() if value),
+            "",
+        ]
     part = file.with_name(f".{file.name}.part")
     try:
         with part.open("w", encoding="utf-8") as opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import TypeAlias
 
@@ -14,10 +15,13 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1 import model_service_pb2_grpc as service
 from baton.internal.v1.model_service_pb2 import DesiredModel
 from baton.router.models.supervision import AgentSession, ModelSupervision
-from baton.security.access import Party, current_caller
+from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, Party, current_caller
+from baton.wire.quantities import profile_from_proto, shape_from_proto
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["ModelService"].full_name
 _MACHINE_ID = re.compile(r"[a-z0-9-]{1,63}")
+_MAX_MODELS = 1024
+"""Of one machine."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
@@ -61,8 +65,7 @@ class ModelServicer(service.ModelServiceServicer):
     async def _read(self, session: AgentSession, reports: AsyncIterator[messages.SuperviseRequest]) -> None:
         try:
             async for report in reports:
-                if not _MACHINE_ID.fullmatch(report.machine_id):
-                    raise InvalidFieldError("machine_id", "expected 1 to 63 characters of a-z 0-9 -")
+                _check(report, session.report.machine_id)
                 current_caller().check_speaks_for(report.machine_id)
                 self._supervision.take(session, report)
             session.end()
@@ -113,3 +116,20 @@ class ModelServicer(service.ModelServiceServicer):
     def _check_leads(self) -> None:
         if not self._supervision.desired.lead():
             raise UnavailableError("another router leads: ask that one", reason="NOT_LEADER")
+
+
+def _check(report: messages.SuperviseRequest, known_id: str) -> None:
+    """Raise InvalidFieldError for what plans for all machines could not be made with."""
+    if not _MACHINE_ID.fullmatch(report.machine_id) or known_id not in ("", report.machine_id):
+        raise InvalidFieldError("machine_id", "expected 1 to 63 characters of a-z 0-9 -, the same in all reports")
+    if report.epoch > time.time_ns() + MAX_CLOCK_LEAD_NANOSECONDS:
+        raise InvalidFieldError("epoch", f"no router has ordered anything by {report.epoch}, more than a day from now")
+    if len(report.models) > _MAX_MODELS:
+        raise InvalidFieldError("models", f"expected {_MAX_MODELS} at most, got {len(report.models)}")
+    for model in report.models:
+        if min(model.weight_byte_count, model.held_byte_count, model.done_byte_count, model.total_byte_count) < 0:
+            raise InvalidFieldError("models", f"{model.name[:100]!r}: expected numbers of bytes, 0 or more")
+        if model.HasField("shape"):
+            shape_from_proto(model.shape, field="models.shape")
+    if report.HasField("profile"):
+        profile_from_proto(report.profile)

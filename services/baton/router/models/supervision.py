@@ -107,7 +107,10 @@ class ModelSupervision:
         """Lead when nobody else does, and decide twice a second, until cancelled."""
         while True:
             if self.desired.lead():
-                self.decide()
+                try:
+                    self.decide()
+                except Exception:  # the edge of the task: unseen, nothing would be planned any more
+                    log.exception("plan_failed")
             await asyncio.sleep(_DECIDE_SECONDS)
 
     def close(self) -> None:
@@ -250,7 +253,7 @@ class ModelSupervision:
             Machine(
                 machine,
                 self._profile(session),
-                session.report.free_byte_count + sum(each.held_byte_count for each in session.report.models),
+                max(0, session.report.free_byte_count + sum(each.held_byte_count for each in session.report.models)),
                 frozenset(each.name for each in session.report.models if each.stage in _HELD),
             )
             for machine, session in sorted(self._sessions.items())
