@@ -323,6 +323,29 @@ def test_a_machine_that_names_other_files_is_refused(name: str, tmp_path: Path) 
     asyncio.run(asyncio.wait_for(scenario(), _TIMEOUT_SECONDS))
 
 
+@pytest.mark.parametrize(("name", "revision"), [("org/other", COMMIT), ("tiny", "f" * 40)])
+def test_a_machine_that_gives_another_model_is_refused(name: str, revision: str, tmp_path: Path) -> None:
+    """It would take the place of that in the store, from where it is served from then on."""
+
+    class Naming(WeightServicer):
+        async def GetManifest(  # noqa: N802 - the name is the proto's
+            self, request: object, context: object
+        ) -> messages.GetManifestResponse:
+            file = messages.WeightFile(name="model.safetensors", byte_count=1, sha256="0" * 64)
+            return messages.GetManifestResponse(model=name, revision=revision, files=[file])
+
+    async def scenario() -> None:
+        server, target = GrpcServer("127.0.0.1:0"), WeightStore(tmp_path / "target")
+        server.add(SERVICE_NAME, Naming({}, Pace(), WeightStore(tmp_path / "source")).register)
+        await server.start()
+        with pytest.raises(UnavailableError, match=f"it gives {name}@{revision} for it"):
+            await fetch_from([f"127.0.0.1:{server.port}"], f"tiny@{COMMIT}", target, ignore, patience_seconds=0.0)
+        assert target.manifests() == []
+        await server.drain(0)
+
+    asyncio.run(asyncio.wait_for(scenario(), _TIMEOUT_SECONDS))
+
+
 async def _read(address: str, **fields: object) -> None:
     from baton.internal.v1.weight_service_pb2_grpc import WeightServiceStub
 

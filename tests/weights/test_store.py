@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,22 @@ def test_a_folder_is_hashed_once_while_it_stays_as_it_is(tmp_path: Path, monkeyp
         assert read_range(file, 0, 9).data == b"one"
     (folder / "model.safetensors").write_bytes(b"other")
     assert again.adopt("m", "", folder).revision != first.revision
+
+
+@pytest.mark.parametrize("name", ["../secret.json", "../*.json", "/etc/hostname", "a/../../secret.json"])
+def test_an_index_leads_out_of_no_folder(name: str, tmp_path: Path) -> None:
+    """It comes with a model from anybody; what it names is lent to other machines."""
+    folder, secret = tmp_path / "models" / "m", tmp_path / "models" / "secret.json"
+    (folder / "a").mkdir(parents=True)
+    secret.write_text("mine")
+    (folder / "one.safetensors").write_bytes(b"one")
+    index = {"weight_map": {"w": name, "v": "one.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    store = WeightStore(tmp_path / "store")
+
+    assert "secret.json" not in [file.name for file in store.adopt("m", COMMIT, folder).files]
+    with pytest.raises(NotFoundError), store.open(digest("secret.json", b"mine").sha256):
+        pass
 
 
 def test_names_that_could_lead_out_of_a_store_are_refused() -> None:

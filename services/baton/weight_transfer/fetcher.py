@@ -108,7 +108,8 @@ async def fetch_from(
 
 
 async def _manifest(stubs: Mapping[str, Any], model: str, patience_seconds: float) -> Manifest:
-    """Return what the first one says that has the model."""
+    """Return what the first one says that has the model; another one would take the place of that in the store."""
+    name, _, revision = model.partition("@")
     give_up_at = time.monotonic() + patience_seconds
     while True:
         causes = {}
@@ -119,6 +120,9 @@ async def _manifest(stubs: Mapping[str, Any], model: str, patience_seconds: floa
                 causes[address] = error_from_rpc(error).message
                 continue
             files = [FileDigest(file.name, file.byte_count, file.sha256) for file in answer.files]
+            if answer.model != name or revision not in ("", "main", answer.revision):
+                causes[address] = f"it gives {answer.model[:100]}@{answer.revision[:40]} for it"
+                continue
             return make_manifest(answer.model, answer.revision, files)
         if time.monotonic() > give_up_at:
             raise _nobody_gives(f"model {model}", causes)
@@ -206,11 +210,7 @@ class _Fetch:
         return False
 
     async def _take(self, address: str, arriving: ArrivingFile) -> None:
-        """Append what one source gives.
-
-        Raises:
-            BatonError: If it is not all.
-        """
+        """Append what one source gives; raise a BatonError if it is not all."""
         model, end = f"{self._manifest.name}@{self._manifest.revision}", arriving.wanted.num_bytes
         wanted = messages.FetchFileRequest(
             sha256=arriving.wanted.sha256, begin=arriving.num_bytes, end=end, model=model

@@ -95,7 +95,8 @@ def weight_files(folder: Path) -> Sequence[str]:
     index = folder / _INDEX
     if not index.is_file():
         return ("model.safetensors",) if (folder / "model.safetensors").exists() else (WEIGHTS,)
-    return sorted(set(json.loads(index.read_text()).get("weight_map", {}).values())) or (WEIGHTS,)
+    named = set(json.loads(index.read_text()).get("weight_map", {}).values())
+    return sorted(name for name in named if _FILE_NAME.fullmatch(name)) or (WEIGHTS,)  # a path could lead elsewhere
 
 
 def model_files(folder: Path) -> Sequence[Path]:

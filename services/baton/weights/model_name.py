@@ -31,11 +31,7 @@ class HubName(NamedTuple):
 
 
 def parse_model(text: str) -> HubName | Path:
-    """Return what a user means by `--model`: a folder that is there wins over a hub's name.
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
+    """Return what a user means by `--model`, or raise ConfigurationError; a folder wins over a hub's name."""
     path = Path(text).expanduser()
     if path.is_dir():
         return path

@@ -248,11 +248,7 @@ class WeightStore:
 
     @contextmanager
     def open(self, sha256: str) -> Iterator[BinaryIO]:
-        """Open a file that is here, or comes.
-
-        Raises:
-            NotFoundError: If it does neither.
-        """
+        """Open a file that is here, or comes; raise NotFoundError if it does neither."""
         for path in (self._files / sha256, self._part(sha256), self._elsewhere.get(sha256)):
             with suppress(FileNotFoundError):
                 if path is not None:
