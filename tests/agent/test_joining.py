@@ -32,7 +32,7 @@ from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.security.authority import create_key, renewal_seconds
+from baton.security.authority import Authority, certificate_request, create_key, renewal_seconds
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity, secured_by
 from system.plan import free_ports
@@ -207,6 +207,21 @@ def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path,
     stranger = JoinToken(token_of(deployment).join_pass, token_of(other).authority)
 
     _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)
+
+
+def test_a_member_in_a_router_s_place_does_not_get_the_secret(deployment: Path, tmp_path: Path) -> None:
+    """With it, it could join as that machine."""
+    authority, key = Authority.read(deployment / "ca.crt", deployment / "ca.key"), create_key()
+    names = {"node_id": "mac-2", "server_name": "baton", "now": datetime.now(UTC), "lifetime": timedelta(days=1)}
+    signed = authority.sign(certificate_request(key, "mac-2"), **names)  # type: ignore[arg-type]
+    (deployment / "tls.crt").write_bytes(signed)
+    (deployment / "tls.key").write_bytes(key)
+
+    _refused(
+        deployment,
+        lambda address: joiner(tmp_path / "mac", token_of(deployment), address).ask(),
+        UnavailableError,
+    )
 
 
 def test_a_member_follows_to_another_authority(deployment: Path, tmp_path: Path) -> None:

@@ -6,13 +6,22 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from baton.agent.child import ChildSpec
-from baton.agent.model_workers import ModelWorkers, StartedWorker, slug_of
+from baton.agent.model_workers import ModelWorkers, StartedWorker, UnreachableRouterError, slug_of
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import ModelOrder
+from baton.internal.v1.model_service_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
+from baton.rpc.server import GrpcServer
+from baton.security.access import ROUTER_NAMES
+from baton.security.authority import certificate_request, create_authority, create_key, write_private
+from baton.security.tls import TlsIdentity, secured_by
 
 _CONFIG = {
     "num_attention_heads": 4,
@@ -103,6 +112,59 @@ def test_orders_of_an_earlier_epoch_are_ignored(tmp_path: Path) -> None:
 
         assert [model.name for model in workers.report().models] == ["llama"]
         assert workers.report().epoch == 5
+
+    asyncio.run(run())
+
+
+def test_an_epoch_that_nothing_could_come_after_is_no_order(tmp_path: Path) -> None:
+    """Whoever gave it would have had the last word."""
+
+    async def run() -> None:
+        workers = _workers(SERVES)
+        workers.obey(_orders(2**63 - 1, ModelOrder(name="evil", source=str(_folder(tmp_path / "evil")))))
+
+        assert not workers.report().models
+        assert workers.report().epoch == 0
+
+    asyncio.run(run())
+
+
+def test_a_member_that_takes_a_router_s_place_orders_nothing(tmp_path: Path) -> None:
+    """By a node's certificate, which opens servers of the deployment as a router's does."""
+    authority, asked = create_authority(datetime.now(UTC), timedelta(days=1)), list[str]()
+
+    class Forged(ModelServiceServicer):
+        async def Supervise(self, requests: Any, _context: Any) -> AsyncIterator[messages.SuperviseResponse]:  # noqa: N802
+            asked.append("orders")
+            yield _orders(1, ModelOrder(name="evil", source=str(tmp_path)))
+            await asyncio.Event().wait()
+
+    def member(name: str) -> TlsIdentity:
+        key, folder = create_key(), tmp_path / name
+        names = {"node_id": name, "server_name": "baton", "now": datetime.now(UTC), "lifetime": timedelta(days=1)}
+        signed = authority.sign(certificate_request(key, name), **names)  # type: ignore[arg-type]
+        for file, content in {"ca.crt": authority.certificate, "tls.crt": signed, "tls.key": key}.items():
+            write_private(folder / file, content)
+        return TlsIdentity(folder / "tls.crt", folder / "tls.key", folder / "ca.crt", "baton")
+
+    async def ordered(name: str) -> list[str]:
+        with secured_by(member(name)):
+            server = GrpcServer("127.0.0.1:0")
+            server.add("baton.internal.v1.ModelService", partial(add_ModelServiceServicer_to_server, Forged()))
+            await server.start()
+        with secured_by(member("mac")):
+            workers = _workers(SERVES)
+            for router_name in ROUTER_NAMES:
+                with suppress(UnreachableRouterError, TimeoutError):
+                    async with asyncio.timeout(2):
+                        await workers._follow(f"127.0.0.1:{server.port}", router_name)
+        await server.drain(0)
+        return [model.name for model in workers.report().models]
+
+    async def run() -> None:
+        assert await ordered("mac-2") == []
+        assert not asked
+        assert await ordered("router") == await ordered("baton") == ["evil"]
 
     asyncio.run(run())
 

@@ -40,11 +40,7 @@ def machine_used_for(purpose: str, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def running_agent(folder: Path) -> Iterator[None]:
-    """Note this process as the agent that serves a state folder, as long as the context lasts.
-
-    Raises:
-        UnavailableError: If another one does.
-    """
+    """Note this process as the agent of a state folder as long as the context lasts, or raise UnavailableError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / _AGENT_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -28,6 +28,7 @@ from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.rpc.channel import open_channel
 from baton.rpc.server import split_addresses
 from baton.rpc.status import error_from_rpc
+from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, ROUTER_NAMES
 from baton.weight_transfer.fetcher import bring_model
 from baton.weights.hub import FetchProgress
 from baton.wire.quantities import shape_to_proto
@@ -89,12 +90,12 @@ class ModelWorkers:
 
     async def run(self, router_address: str) -> NoReturn:
         """Report to whichever router leads, and obey it, until cancelled; then all workers end."""
-        addresses = split_addresses(router_address)
+        routers = [(address, name) for address in split_addresses(router_address) for name in ROUTER_NAMES]
         try:
             while True:
-                for address in addresses:
+                for address, name in routers:
                     with suppress(UnreachableRouterError):
-                        await self._follow(address)
+                        await self._follow(address, name)
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             tasks = [*(task for _, task in self._works.values()), *self._leaving]
@@ -102,9 +103,10 @@ class ModelWorkers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, address: str) -> None:
+    async def _follow(self, address: str, name: str) -> None:
+        """Obey the router there, which no other member of the deployment is, by the name in its certificate."""
         host = address.rpartition(":")[0]
-        async with open_channel(address) as channel:
+        async with open_channel(address, process=name) as channel:
             call = ModelServiceStub(channel).Supervise(self._reports())  # type: ignore[no-untyped-call]
             try:
                 async for orders in call:
@@ -133,8 +135,8 @@ class ModelWorkers:
         )
 
     def obey(self, orders: messages.SuperviseResponse) -> None:
-        """Begin what a router orders, and end all else; orders of an earlier epoch are left."""
-        if orders.epoch < self._epoch:
+        """Begin what a router orders, and end all else; orders of an earlier epoch, or of a far one, are left."""
+        if not self._epoch <= orders.epoch <= time.time_ns() + MAX_CLOCK_LEAD_NANOSECONDS:
             log.warning("orders_ignored epoch=%d known=%d", orders.epoch, self._epoch)
             return
         self._epoch = orders.epoch
@@ -254,11 +256,7 @@ class _ModelWork:
         return not self._has_served and (status == _MISCONFIGURED or self._num_early_ends >= _MAX_EARLY_ENDS)
 
     async def _watched(self, work: Coroutine[Any, Any, Any], progress: Callable[[], float]) -> Any:
-        """Return what work comes to.
-
-        Raises:
-            ConfigurationError: If nothing has moved for `STALL_SECONDS`.
-        """
+        """Return what work comes to; raise ConfigurationError once nothing has moved for `STALL_SECONDS`."""
         task = asyncio.ensure_future(work)
         seen, since = progress(), time.monotonic()
         try:

@@ -73,11 +73,7 @@ def best_address(addresses: Sequence[LanAddress], *, route: str = "", towards: s
 
 
 def route_towards(host: str) -> str:
-    """Return which address the kernel takes towards a host; nothing is sent.
-
-    Raises:
-        UnavailableError: If it knows no way.
-    """
+    """Return which address the kernel takes towards a host, or raise UnavailableError; nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             asked.connect((host, 9))

@@ -74,11 +74,7 @@ class MembershipSettings(ServiceSettings):
         return bool(self.join_token.get_secret_value()) or self.join_token_file is not None
 
     def read_join_token(self) -> str:
-        """Return the token from its setting or its file; empty: this machine joins no deployment.
-
-        Raises:
-            ConfigurationError: If the file cannot be read.
-        """
+        """Return the token from its setting or its file; empty: this machine joins no deployment."""
         if self.join_token_file is None:
             return self.join_token.get_secret_value()
         try:

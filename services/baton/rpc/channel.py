@@ -41,15 +41,17 @@ _DEDICATED_OPTIONS = (
 )
 
 
-def open_channel(address: str, *, is_dedicated: bool = False) -> grpc.aio.Channel:
+def open_channel(address: str, *, is_dedicated: bool = False, process: str = "") -> grpc.aio.Channel:
     """Return a channel to host:port, with TLS if the context has an identity; the connection is made by the first call.
 
-    `is_dedicated`: it has a connection of its own, as KV streams do, so that tokens never wait behind them.
+    `is_dedicated`: it has a connection of its own, as KV streams do, so that tokens never wait behind them; `process`:
+    name that the other side's certificate has, beside that of servers (`Authority.sign`).
     """
     options: tuple[tuple[str, object], ...] = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
     identity = identity_towards(address)
     if identity is None:
         return grpc.aio.insecure_channel(address, options=options)
-    options += (("grpc.ssl_target_name_override", identity.server_name),)
+    server_name = f"{process}.{identity.server_name}" if process else identity.server_name
+    options += (("grpc.ssl_target_name_override", server_name),)
     credentials = identity.channel_credentials()
     return grpc.aio.secure_channel(address, credentials, options=options)
