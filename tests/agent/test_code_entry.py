@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -322,6 +323,37 @@ def test_who_says_nothing_or_nonsense_is_refused(deployment: Path) -> None:  # n
         for newcomer, told in ((b"\xff", "expected a Newcomer"), (b"", "begin.newcomer.node_id: expected 1 to 63")):
             with pytest.raises(grpc.aio.AioRpcError, match=told):
                 await _said(address, messages.EnterRequest(begin=messages.EnterBegin(newcomer=newcomer)))
+
+    attempted(deployment, attempt)
+
+
+def test_a_flood_of_guesses_takes_turns(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Off the event loop, one at a time; it would hold up every placement else. Too many are told to come again."""
+    at_once, most, threads = 0, 0, set[str]()
+    monkeypatch.setattr(join_verification, "_MAX_EXCHANGES", 4)
+
+    class Watched(CodeExchange):
+        def take(self, element: bytes) -> bytes:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            threads.add(threading.current_thread().name)
+            expected = super().take(element)
+            at_once -= 1
+            return expected
+
+    monkeypatch.setattr(join_verification, "CodeExchange", Watched)
+
+    async def attempt(address: str, invitations: Invitations) -> None:
+        newcomer = messages.Newcomer(code_number=1, node_id="mac").SerializeToString()
+        guess = CodeExchange("abandon-ability-able", newcomer, is_router=False).element
+        begin = messages.EnterRequest(begin=messages.EnterBegin(newcomer=newcomer, element=guess))
+        told = await asyncio.gather(*(_said(address, begin) for _ in range(8)), return_exceptions=True)
+        reasons = [str(each) for each in told]
+
+        assert sum("too many machines show codes" in each for each in reasons) == 4
+        assert most == 1
+        assert threading.main_thread().name not in threads
 
     attempted(deployment, attempt)
 

@@ -66,11 +66,7 @@ class ApiServer:
 
 
 def own_api_server(account: Path = ACCOUNT) -> ApiServer:
-    """Return that of the cluster that this pod runs in, asked by its own account.
-
-    Raises:
-        ConfigurationError: If this is no pod with an account.
-    """
+    """Return that of the cluster that this pod runs in, asked by its own account, or raise ConfigurationError."""
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         token, namespace = ((account / name).read_text("ascii").strip() for name in ("token", "namespace"))

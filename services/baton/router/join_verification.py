@@ -55,11 +55,7 @@ class AttemptLimit:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Let a failure be told what it was.
-
-        Raises:
-            OverloadedError: If too many from the address have failed.
-        """
+        """Let a failure be told what it was; raise OverloadedError if too many from the address have failed."""
         failures = self._failures.get(address)
         while failures and self._clock() - failures[0] >= WINDOW_SECONDS:
             failures.popleft()
@@ -83,6 +79,10 @@ _LIMITS = PortLimits(request_bytes=64 << 10, num_streams=16, num_ping_strikes=2)
 """Of strangers: a request has a name, a secret and a certificate request."""
 _NODE_ID = re.compile(rf"(?!.*{OWN})[a-z0-9-]{{1,63}}")
 _ENTER_SECONDS = 15.0
+_EXCHANGE_SECONDS = 0.1
+"""Between two exchanges: each computes for some 20 ms, whoever asks for it."""
+_MAX_EXCHANGES = 32
+"""That wait for their turn."""
 _DIAL_SECONDS = 3.0
 _CLOCK_SKEW = timedelta(minutes=5)
 """Certificates begin so much earlier, and grants of routers are taken so much later."""
@@ -121,6 +121,8 @@ class JoinServicer(service.JoinServiceServicer):
         self._policy = policy
         self._limit = limit
         self._invitations = invitations
+        self._num_exchanges = 0
+        self._exchanging = asyncio.Lock()
 
     async def Join(self, request: messages.JoinRequest, context: Context) -> messages.JoinResponse:  # noqa: N802
         """Take a machine or a pod in, or renew its certificate."""
@@ -149,8 +151,7 @@ class JoinServicer(service.JoinServiceServicer):
                 begin = (await anext(requests, messages.EnterRequest())).begin
                 newcomer = _newcomer(begin.newcomer)
                 number, node_id = newcomer.code_number, newcomer.node_id
-                exchange = CodeExchange(self._invitations.words_of(number), begin.newcomer, is_router=True)
-                expected = exchange.take(begin.element)
+                exchange, expected = await self._exchanged(self._invitations.words_of(number), begin)
                 yield messages.EnterResponse(element=exchange.element)
                 self._invitations.check(number, expected, (await anext(requests, messages.EnterRequest())).proof)
                 outcome = await self._outcome(newcomer, address)
@@ -160,6 +161,20 @@ class JoinServicer(service.JoinServiceServicer):
             raise
         except TimeoutError as error:
             raise UnavailableError(f"nothing was said for {_ENTER_SECONDS:.0f} s") from error
+
+    async def _exchanged(self, words: str, begin: messages.EnterBegin) -> tuple[CodeExchange, bytes]:
+        """Return this side of an exchange, and the proof that is expected; so many in a second, however many ask."""
+        if self._num_exchanges >= _MAX_EXCHANGES:
+            raise OverloadedError("too many machines show codes: again in some seconds", reason="JOIN_RATE")
+        self._num_exchanges += 1
+        try:
+            async with self._exchanging:
+                exchange = await asyncio.to_thread(CodeExchange, words, begin.newcomer, is_router=True)
+                expected = await asyncio.to_thread(exchange.take, begin.element)
+                await asyncio.sleep(_EXCHANGE_SECONDS)
+            return exchange, expected
+        finally:
+            self._num_exchanges -= 1
 
     async def _outcome(self, newcomer: messages.Newcomer, address: str) -> messages.EnterOutcome:
         problem = _disagreement(newcomer, datetime.now(UTC)) or await _blockade(address, newcomer.worker_port)

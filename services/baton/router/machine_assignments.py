@@ -45,11 +45,7 @@ def read_assignments(path: Path) -> Sequence[MachineAssignment]:
 
 
 def assigned(assignments: Sequence[MachineAssignment], node_id: str) -> MachineAssignment:
-    """Return the first assignment whose pattern a name matches.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return the first assignment whose pattern a name matches, or raise NotFoundError."""
     for assignment in assignments:
         if fnmatch.fnmatchcase(node_id, assignment.node_id):
             return assignment

@@ -88,11 +88,7 @@ class CodeExchange:
         self._key = b""
 
     def take(self, element: bytes) -> bytes:
-        """Take the other side's element; return the proof that this machine has, or the router expects.
-
-        Raises:
-            AuthenticationError: WRONG_CODE if it is no element.
-        """
+        """Take the other side's element, or raise WRONG_CODE; return the proof that the machine shows to the router."""
         try:
             self._key = self._side.finish(element)
         except (SPAKEError, ValueError) as error:
@@ -104,11 +100,7 @@ class CodeExchange:
         return AESGCM(hmac.digest(self._key, b"seal", "sha256")).encrypt(_NONCE, content, None)
 
     def unseal(self, content: bytes) -> bytes:
-        """Return the router's message.
-
-        Raises:
-            AuthenticationError: WRONG_CODE if the other side has not sealed it.
-        """
+        """Return the router's message; raise WRONG_CODE if the other side has not sealed it."""
         try:
             return AESGCM(hmac.digest(self._key, b"seal", "sha256")).decrypt(_NONCE, content, None)
         except InvalidTag as error:
@@ -138,11 +130,7 @@ class Invitations:
         self._last_number = secrets.randbelow(80) + 9  # another than after the last start, for the most part
 
     def create(self, now: datetime) -> tuple[JoinCode, datetime]:
-        """Return another code, and until when it holds.
-
-        Raises:
-            OverloadedError: If too many hold.
-        """
+        """Return another code, and until when it holds; raise OverloadedError if too many hold."""
         kept = {number: each for number, each in self._of_number.items() if now < each.expires_at + _REMEMBERED}
         if sum(now < each.expires_at and not each.used_by for each in kept.values()) >= _MAX_CODES:
             raise OverloadedError(f"{_MAX_CODES} codes hold that nobody has used; they end within {LIFETIME}")
@@ -160,11 +148,7 @@ class Invitations:
         return invitation.words if invitation else secrets.token_hex(16)
 
     def check(self, number: int, expected: bytes, shown: bytes) -> None:
-        """Check a proof; the fifth wrong one burns the code.
-
-        Raises:
-            AuthenticationError: WRONG_CODE if it is another than is expected, or the code is no longer there.
-        """
+        """Raise WRONG_CODE for another proof than is expected; the fifth burns the code."""
         invitation = self._of_number.get(number)
         is_right = hmac.compare_digest(expected, shown)
         if invitation is not None and is_right:

@@ -44,11 +44,7 @@ class JoinToken:
 
 
 def parse_join_token(text: str) -> JoinToken:
-    """Return what a token says.
-
-    Raises:
-        ConfigurationError: If it is none; the message does not repeat it.
-    """
+    """Return what a token says, or raise ConfigurationError, which does not repeat it."""
     prefix, _, rest = text.strip().partition(".")
     join_pass, _, authority = rest.partition(".")
     if prefix != _PREFIX or not _SECRET.match(join_pass) or not authority:
@@ -126,11 +122,7 @@ def create_secret() -> str:
 
 
 def read_secret(path: Path) -> str:
-    """Return the secret in a file.
-
-    Raises:
-        ConfigurationError: If it cannot be read, or is shorter than 32 characters or holds others than A-Z a-z 0-9 _ -.
-    """
+    """Return the secret in a file, or raise ConfigurationError: 32 characters or more of A-Z a-z 0-9 _ -."""
     try:
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -141,11 +133,7 @@ def read_secret(path: Path) -> str:
 
 
 def first_certificate(pem: bytes) -> bytes:
-    """Return the first certificate of a PEM text.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Return the first certificate of a PEM text, or raise ConfigurationError."""
     found = re.search(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", pem, re.DOTALL)
     if found is None:
         raise ConfigurationError("authority: expected a certificate in PEM format")

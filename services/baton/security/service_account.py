@@ -29,11 +29,7 @@ class Pod:
 
 
 def key_id_of(token: str) -> str:
-    """Return the name of the key that a token (RFC 7519) says it is signed by.
-
-    Raises:
-        AuthenticationError: If it is none.
-    """
+    """Return the name of the key that a token (RFC 7519) says it is signed by, or raise AuthenticationError."""
     try:
         return str(json.loads(_decoded(token.partition(".")[0]))["kid"])
     except (ValueError, KeyError, TypeError) as error:

@@ -31,7 +31,10 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """Files of a process, in PEM format; read again for every connection that a server takes and a channel opens."""
+    """Files of a process, in PEM format; read again for every connection that a server takes and a channel opens.
+
+    What is made of them raises ConfigurationError if one cannot be read or holds something else.
+    """
 
     cert_file: Path
     """Its certificate, with those of intermediate authorities."""
@@ -66,20 +69,12 @@ class TlsIdentity:
         return tuple(path.stat().st_mtime_ns for path in files if path.is_file())
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return what a channel shows and believes.
-
-        Raises:
-            ConfigurationError: If a file cannot be read.
-        """
+        """Return what a channel shows and believes."""
         certificate, key, authorities = self._read()
         return grpc.ssl_channel_credentials(authorities, key, certificate)
 
     def server_credentials(self, *, demands_certificate: bool = True) -> grpc.ServerCredentials:
-        """Return what a server shows and believes; files that change are taken.
-
-        Raises:
-            ConfigurationError: If a file cannot be read.
-        """
+        """Return what a server shows and believes; files that change are taken."""
         initial = self._server_configuration()
         return grpc.dynamic_ssl_server_credentials(
             initial,
@@ -88,28 +83,18 @@ class TlsIdentity:
         )
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what a server on plain sockets shows and believes: clients must show a certificate.
-
-        Raises:
-            ConfigurationError: If a file cannot be read or holds something else.
-        """
+        """Return what a server on plain sockets shows and believes: clients must show a certificate."""
         return self._context(ssl.PROTOCOL_TLS_SERVER)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return what a client on plain sockets shows and believes.
-
-        Raises:
-            ConfigurationError: If a file cannot be read or holds something else.
-        """
+        """Return what a client on plain sockets shows and believes."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags |= (
-            ssl.VERIFY_X509_PARTIAL_CHAIN
-        )  # the authority may be signed by another; gRPC believes it
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the authority may be signed by another, as gRPC has it
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             context.load_verify_locations(self.ca_file)

@@ -120,11 +120,7 @@ def accept_request_id(given: str) -> str:
 
 
 def objectives_of(headers: Mapping[str, str]) -> Objectives:
-    """Return what headers, by lower-case name, say.
-
-    Raises:
-        InvalidFieldError: Naming the header that is no number or out of range.
-    """
+    """Return what headers, by lower-case name, say; raise InvalidFieldError for what is no number or out of range."""
     return Objectives(_seconds(headers, TTFT_HEADER), _seconds(headers, TPOT_HEADER))
 
 
@@ -364,11 +360,7 @@ class AccessControl(NamedTuple):
     """Answers for the router where it would refuse again."""
 
     def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
-        """Return the key that a request shows; without keys, one that nobody needs to show.
-
-        Raises:
-            AuthenticationError: If it shows none, or one that is not known.
-        """
+        """Return the key that a request shows, or raise AuthenticationError; without keys, one that nobody shows."""
         return self.keys.authenticate(headers) if self.keys is not None else ANYBODY
 
     @asynccontextmanager

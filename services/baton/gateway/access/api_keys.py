@@ -68,11 +68,7 @@ class ApiKeys:
         self._problem = ""
 
     def load(self) -> None:
-        """Read the file.
-
-        Raises:
-            ConfigurationError: If it cannot be read, has no keys or a line that is none; keys are not quoted.
-        """
+        """Read the file, or raise ConfigurationError for a line that is none, of which it quotes nothing."""
         try:
             self._stamp = _stamp(self._path)
             text = self._path.read_text("utf-8")
