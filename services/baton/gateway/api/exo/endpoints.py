@@ -64,7 +64,8 @@ class ExoApi:
         states = await self._router.list_node_states()
         self._instances.note_nodes({state.node.node_id for state in states})
         document: Any = state_document(states, self._instances.all())
-        quarantine = document["quarantine"] = {}
+        quarantine: dict[str, Any] = {}
+        document["quarantine"] = quarantine
         for each in self._quarantine.entries():
             quarantine.setdefault(each.tenant, {})[each.fingerprint] = each._asdict()
         part = exchange.request.path.removeprefix("/state").removeprefix("/")
