@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.client.completion import Answer, Clock, Sampling, clock_from_now, request_fields, stream_answer
 from bench.client.http_client import HttpClient, HttpError
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample
 from bench.workloads.dataset import Session, Turn
 
 _DECIMALS = 6

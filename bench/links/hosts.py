@@ -15,8 +15,7 @@ import grpc
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
-from bench.local_cluster import MODEL, NodeTable, registered_nodes
-from bench.processes import running_server
+from bench.local_cluster import MODEL, NodeTable, registered_nodes, running_server
 
 ROUTER = f"{NEAR_ADDRESS}:18910"
 _CACHE_INDEX = f"{NEAR_ADDRESS}:18911"

@@ -9,9 +9,17 @@ from pathlib import Path
 
 from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
-from bench.local_cluster import Endpoints, NodeTable, mock_node, real_node, registered_nodes, running_cluster
+from bench.local_cluster import (
+    Endpoints,
+    NodeTable,
+    free_port,
+    mock_node,
+    real_node,
+    registered_nodes,
+    running_cluster,
+    wait_until_served,
+)
 from bench.node_rates import NodeRates, rates_of
-from bench.processes import free_port, wait_until_served
 
 DEPLOYMENTS = {
     "disaggregated": ("prefill", "decode"),

@@ -16,16 +16,15 @@ from typing import NamedTuple
 from bench.client.completion import COMPLETIONS_PATH, Sampling
 from bench.client.http_client import HttpClient
 from bench.client.load import LoadSettings, run_load
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample
 from bench.host_cpu import HostCpu
 from bench.load.deployment import NodeFacts, Pair, read_facts, running_pair
 from bench.load.row import Alone, Row
 from bench.local_cluster import Endpoints
 from bench.node_rates import Utilisation, pair_utilisation
 from bench.options import say
-from bench.workloads.arrivals import poisson
-from bench.workloads.dataset import Session, fixed_lengths
-from bench.workloads.vocabulary import TokenIds
+from bench.workloads.dataset import Session, TokenIds, fixed_lengths
+from bench.workloads.traces import poisson
 
 _VOCABULARY = TokenIds(3, 250)
 _NUM_ALONE = 5

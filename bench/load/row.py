@@ -5,15 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
-from bench.client.metrics import distribution, percentile
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample, distribution, percentile
 from bench.host_cpu import BUSY_SHARE
-from bench.load.queueing import mean_wait_seconds, waits
 from bench.node_rates import Utilisation
+
+
+def waits(arrival_seconds: Sequence[float], service_seconds: float) -> list[float]:
+    """Return each request's wait in order of arrival, if every one takes equally long.
+
+    The recursion over the arrivals that were: a request waits for what the one before it still has to wait and to be
+    computed. Mean over many Poisson arrivals: `mean_wait_seconds`.
+
+    Arrivals ascend; `service_seconds`, of each, is above 0.
+
+    Source: D. V. Lindley, "The theory of queues with a single server", 1952.
+    """
+    found = [0.0] if arrival_seconds else []
+    for before, now in pairwise(arrival_seconds):
+        found.append(max(0.0, found[-1] + service_seconds - (now - before)))
+    return found
+
+
+def mean_wait_seconds(utilisation: float, service_seconds: float) -> float:
+    """Return the mean wait of an M/D/1 queue; infinite from a utilisation of 1 on.
+
+    Source: F. Pollaczek and A. Khinchine; u · s / (2 · (1 - u)) for service times without spread.
+    """
+    if utilisation >= 1:
+        return float("inf")
+    return utilisation * service_seconds / (2 * (1 - utilisation))
+
 
 JUDGED = "disaggregated"
 """Deployment whose rows have a verdict; others are compared with it."""

@@ -23,8 +23,7 @@ from bench.host_cpu import HostCpu
 from bench.load.deployment import Pair, read_facts
 from bench.local_cluster import DEMO_MODEL, Endpoints
 from bench.options import at_least, list_of, positive
-from bench.overload.drive import Question, drive, saturate
-from bench.overload.policies import Policy, policy, running
+from bench.overload.drive import Policy, Question, drive, policy, running, saturate
 from bench.overload.row import HEAD, MAX_TTFT_RATIO, Row, faults, line, quantile
 from bench.results_file import describe_machine, write_results
 
@@ -176,10 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model folder; default: the demo model")
     parser.add_argument("--policies", type=list_of(policy), default=_POLICIES, help=f"({_POLICIES})")
     parser.add_argument(
-        "--loads",
-        type=list_of(positive),
-        default=[0.5, 0.8, 1.0, 2.0, 4.0],
-        help="over capacity (0.5,0.8,1,2,4)",
+        "--loads", type=list_of(positive), default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)"
     )
     parser.add_argument("--seconds", type=positive, default=300.0, help="of each load (%(default)s)")
     parser.add_argument(

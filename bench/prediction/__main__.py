@@ -23,14 +23,11 @@ from bench.local_cluster import DEMO_MODEL, mock_node, real_node, registered_nod
 from bench.node_rates import capacity_per_second, rates_of
 from bench.options import at_least, engine_pair, existing_file, list_of, positive, say
 from bench.prediction.client import PredictionClient, Request
-from bench.prediction.ratios import Spread, identical_spreads
-from bench.prediction.report import LoadReport
+from bench.prediction.report import LoadReport, Spread, identical_spreads
 from bench.prediction.sample import Sample
 from bench.results_file import describe_machine, write_results
-from bench.workloads.arrivals import replayed
-from bench.workloads.dataset import Session
-from bench.workloads.traces import Scaling, TraceRow, read_azure, read_mooncake, replay
-from bench.workloads.vocabulary import TokenIds
+from bench.workloads.dataset import Session, TokenIds
+from bench.workloads.traces import Scaling, TraceRow, read_azure, read_mooncake, replay, replayed
 
 FORMAT = "baton-bench-prediction/1"
 _READERS: dict[str, Callable[[Path], Iterator[TraceRow]]] = {"azure": read_azure, "mooncake": read_mooncake}

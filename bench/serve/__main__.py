@@ -20,12 +20,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling, describe_server, first_model
 from bench.client.http_client import HttpClient, HttpError, headers_from
 from bench.client.load import LoadSettings, run_load
-from bench.client.metrics import ServiceLevel
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample, ServiceLevel
 from bench.results_file import describe_machine
-from bench.serve.options import parser
+from bench.serve.options import make_arrivals, make_sessions, make_warm_up, parser
 from bench.serve.report import Run, table, write_run
-from bench.serve.workload import make_arrivals, make_sessions, make_warm_up
 from bench.workloads.dataset import Session, num_turns
 
 

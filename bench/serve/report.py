@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.client.metrics import Distribution, ServiceLevel, Summary, summarize
-from bench.client.sample import RequestSample
+from bench.client.metrics import Distribution, RequestSample, ServiceLevel, Summary, summarize
 from bench.results_file import write_results
 
 FORMAT = "baton-bench-serve/1"

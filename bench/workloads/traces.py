@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 
-from bench.workloads.dataset import Session, Turn
-from bench.workloads.vocabulary import Vocabulary
+from bench.workloads.dataset import Session, Turn, Vocabulary
 
 MOONCAKE_BLOCK_TOKENS = 512
 
@@ -91,3 +90,34 @@ def _turn(row: TraceRow, vocabulary: Vocabulary, own_seed: str, seed: int, scali
     # Rounding may leave the blocks short of the prompt; the rest is the request's own.
     symbols += vocabulary.draw(Random(own_seed), max(0, num_tokens - len(symbols)))
     return Turn(vocabulary.render(symbols[:num_tokens]), scaling.tokens(row.output_tokens))
+
+
+def all_at_once(count: int) -> list[float]:
+    """Return `count` arrivals at the beginning."""
+    return [0.0] * count
+
+
+def poisson(count: int, per_second: float, random: Random) -> list[float]:
+    """Return arrivals of a Poisson process: gaps are exponential with mean 1 / per_second.
+
+    Raises:
+        ValueError: If the rate is not positive.
+    """
+    _require_positive("the arrival rate", per_second)
+    return list(accumulate(random.expovariate(per_second) for _ in range(count)))
+
+
+def replayed(trace_seconds: Sequence[float], speed: float) -> list[float]:
+    """Return a trace's arrivals from its first on, `speed` times as fast.
+
+    Raises:
+        ValueError: If the speed is not positive.
+    """
+    _require_positive("the speed of a replay", speed)
+    ordered = sorted(trace_seconds)
+    return [(seconds - ordered[0]) / speed for seconds in ordered]
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; it is above 0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample
 
 
 def sample(

@@ -21,16 +21,16 @@ from rich.console import Console
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from bench.microbench.torch.batches import Workload, run_baton, run_transformers
 from bench.microbench.torch.findings import Line, findings_of, table_of
-from bench.microbench.torch.passes import decode_seconds, prefill_seconds, ratio_of, streaming_seconds
-from bench.microbench.torch.rates import host_bytes_per_second, matmul_flops, memory_bytes_per_second
-from bench.microbench.torch.shapes import (
-    LLAMA_3_8B,
-    QWEN3_0_6B,
-    TINY,
-    Shape,
-    random_model,
-    random_runner,
+from bench.microbench.torch.passes import (
+    decode_seconds,
+    host_bytes_per_second,
+    matmul_flops,
+    memory_bytes_per_second,
+    prefill_seconds,
+    ratio_of,
+    streaming_seconds,
 )
+from bench.microbench.torch.shapes import LLAMA_3_8B, QWEN3_0_6B, TINY, Shape, random_model, random_runner
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-gpu/1"

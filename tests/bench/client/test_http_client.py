@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from bench.client.completion import Answer, Sampling, request_fields, stream_answer
+from bench.client.completion import Answer, Sampling, SseParser, request_fields, stream_answer
 from bench.client.http_client import HttpClient, HttpError
-from bench.client.sse import SseParser
 from tests.bench.fake_server import (
     HEAD,
     Script,

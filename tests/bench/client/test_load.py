@@ -9,7 +9,7 @@ from typing import Any
 from bench.client.completion import Sampling
 from bench.client.http_client import HttpClient
 from bench.client.load import LoadSettings, run_load
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample
 from bench.workloads.dataset import Session, Turn
 from tests.bench.fake_server import (
     HEAD,

@@ -8,8 +8,7 @@ import pytest
 
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.v1.generation_pb2 import PlacementSummary
-from bench.links.shaped import Row, Sample, generate_remotely
-from bench.links.shaped_cluster import NotRemoteError
+from bench.links.shaped import NotRemoteError, Row, Sample, generate_remotely
 
 _SAMPLE = Sample(
     compute_seconds=2.0,

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from bench.load.queueing import mean_wait_seconds, waits
-from bench.workloads.arrivals import poisson
+from bench.load.row import mean_wait_seconds, waits
+from bench.workloads.traces import poisson
 
 
 def test_a_request_waits_for_those_before_it() -> None:

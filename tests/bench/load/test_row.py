@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.client.sample import RequestSample
+from bench.client.metrics import RequestSample
 from bench.load.row import Alone, Row, compare_deployments, line
 from bench.node_rates import Utilisation
 

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from bench.options import list_of
-from bench.overload.policies import policy
+from bench.overload.drive import policy
 
 
 def test_a_list_of_names_becomes_settings_of_router_and_gateway() -> None:

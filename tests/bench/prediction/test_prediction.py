@@ -11,9 +11,8 @@ from baton.kv.hashing import block_hashes as own_hashes
 from baton.kv.hashing import join_hashes, root_hash
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.prediction.client import block_hashes
-from bench.prediction.ratios import Spread, identical_spreads, ratio, spread, sum_ratios, term_spreads
 from bench.prediction.regret import Backlog, regrets
-from bench.prediction.report import LoadReport
+from bench.prediction.report import LoadReport, Spread, identical_spreads, ratio, spread, sum_ratios, term_spreads
 from bench.prediction.sample import Candidate, Measured, Sample, TokenArrival, measured_of
 
 _REMOTE = {"queue": 0.1, "prefill": 0.5, "transfer": 0.4, "exposed": 0.1, "start": 0.7, "step": 0.02}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.serve.options import parser
-from bench.serve.workload import make_arrivals, make_sessions, make_warm_up
+from bench.serve.options import make_arrivals, make_sessions, make_warm_up, parser
 
 
 def sessions_of(*arguments: str) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from bench.workloads import arrivals
+from bench.workloads import traces
 
 
 def gaps(times: Sequence[float]) -> list[float]:
@@ -19,12 +19,12 @@ def gaps(times: Sequence[float]) -> list[float]:
 
 def test_all_at_once_is_at_the_beginning() -> None:
     """No request waits."""
-    assert arrivals.all_at_once(3) == [0.0, 0.0, 0.0]
+    assert traces.all_at_once(3) == [0.0, 0.0, 0.0]
 
 
 def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
     """Mean 1 / rate, coefficient of variation 1."""
-    times = gaps(arrivals.poisson(20_000, 4.0, Random(1)))
+    times = gaps(traces.poisson(20_000, 4.0, Random(1)))
 
     assert fmean(times) == pytest.approx(0.25, rel=0.03)
     assert stdev(times) / fmean(times) == pytest.approx(1.0, rel=0.03)
@@ -32,18 +32,18 @@ def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
 
 def test_a_replay_begins_at_its_first_request_and_is_sped_up() -> None:
     """Only distances matter."""
-    assert arrivals.replayed([10.0, 12.0, 16.0], 2.0) == [0.0, 1.0, 3.0]
+    assert traces.replayed([10.0, 12.0, 16.0], 2.0) == [0.0, 1.0, 3.0]
 
 
 def test_arrivals_ascend_and_follow_from_the_seed() -> None:
     """A run can be repeated."""
-    times = arrivals.poisson(100, 3.0, Random(7))
+    times = traces.poisson(100, 3.0, Random(7))
 
     assert times == sorted(times)
-    assert times == arrivals.poisson(100, 3.0, Random(7))
+    assert times == traces.poisson(100, 3.0, Random(7))
 
 
 def test_a_rate_that_is_not_positive_is_refused() -> None:
     """It would never send."""
     with pytest.raises(ValueError, match="arrival rate is 0"):
-        arrivals.poisson(1, 0.0, Random(1))
+        traces.poisson(1, 0.0, Random(1))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bench.workloads import dataset
-from bench.workloads.vocabulary import WORDS, Prompt, TokenIds, Words
+from bench.workloads.dataset import WORDS, Prompt, TokenIds, Words
 
 IDS = TokenIds(3, 90)
 

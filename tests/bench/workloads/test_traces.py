@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.workloads.dataset import TokenIds
 from bench.workloads.traces import Scaling, TraceRow, read_azure, read_mooncake, replay
-from bench.workloads.vocabulary import TokenIds
 
 IDS = TokenIds(3, 90)
 
