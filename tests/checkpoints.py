@@ -19,10 +19,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GptOssConfig,
     LlamaConfig,
     MiniMaxM2Config,
@@ -49,6 +51,7 @@ FamilyCheckpointName = Literal[
     "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
 ]
 HubCheckpointName = Literal["minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl"]
+LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite"]
 YarnCheckpointName = Literal[
     "yarn_llama",
     "yarn_mistral",
@@ -60,7 +63,14 @@ YarnCheckpointName = Literal[
     "yarn_gpt_oss",
 ]
 WideCheckpointName = Literal["wide_llama", "wide_qwen3"]
-CheckpointName = BaseCheckpointName | FamilyCheckpointName | HubCheckpointName | YarnCheckpointName | WideCheckpointName
+CheckpointName = (
+    BaseCheckpointName
+    | FamilyCheckpointName
+    | HubCheckpointName
+    | LatentCheckpointName
+    | YarnCheckpointName
+    | WideCheckpointName
+)
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
@@ -73,6 +83,8 @@ FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 HUB_NAMES: tuple[HubCheckpointName, ...] = get_args(HubCheckpointName)
 """Those of families whose folders are laid out otherwise than transformers' classes: `families/test_matrix.py` tries
 them; all but MiniMax have a tower for images."""
+LATENT_NAMES: tuple[LatentCheckpointName, ...] = get_args(LatentCheckpointName)
+"""Those of families that cache latents; `deepseek_v3` has groups of experts and YaRN."""
 
 YARN_NAMES: tuple[YarnCheckpointName, ...] = get_args(YarnCheckpointName)
 """Those of some families whose rotary embedding YaRN stretches, each written as folders of its family write it."""
@@ -102,6 +114,8 @@ _SEEDS: dict[CheckpointName, int] = {
     "mistral3": 12,
     "ministral3": 12,
     "qwen3_vl": 29,
+    "deepseek_v3": 1,
+    "glm4_moe_lite": 1,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -247,7 +261,21 @@ def _hub_config_of(name: str, rope: dict[str, Any]) -> Any:
     return Mistral3Config(text_config=text, vision_config=pixtral, image_token_index=3, tie_word_embeddings=False)
 
 
+def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
+    heads = {"num_key_value_heads": 6, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 16}
+    experts = {"moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    sizes = _BASE | heads | experts | {"qk_nope_head_dim": 32}
+    if name == "glm4_moe_lite":
+        return Glm4MoeLiteConfig(**sizes, v_head_dim=64, rope_parameters=rope)
+    yarn = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 64, "beta_fast": 32.0}
+    groups = {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+    rope = rope | yarn | {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    return DeepseekV3Config(**sizes, **groups, v_head_dim=32, rope_parameters=rope)
+
+
 def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
+    if name in LATENT_NAMES:
+        return _latent_config_of(name, rope)
     experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
     if name == "mixtral":
         return MixtralConfig(**_BASE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope)
@@ -310,6 +338,8 @@ def _make_checkpoint(name: CheckpointName) -> Path:
     _write_flat_rope(folder / "config.json")
     if name == "minimax_m2":
         _write_as_minimax(folder / "config.json")
+    if name in LATENT_NAMES:
+        _write_as_deepseek(folder / "config.json")
     _tokenizer().save_pretrained(folder)
     return folder
 
@@ -325,11 +355,16 @@ def _sharpen(model: torch.nn.Module) -> None:
         for parameter_name, parameter in parameters.items():
             is_tied = "lm_head.weight" not in parameters
             _draw(parameter_name, parameter, is_tied=is_tied, is_offset=type(model).__name__.startswith("Gemma"))
+        if type(model).__name__ in ("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"):
+            for buffer_name, buffer in model.named_buffers():
+                if buffer_name.endswith("e_score_correction_bias"):
+                    buffer.normal_(-0.5, 0.2)
 
 
 def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset: bool) -> None:
     """Draw one; `is_offset`: the model's norms multiply by 1 + weight."""
-    gain = _QUERY_KEY_GAIN if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
+    sharp = ("q_proj", "k_proj", "q_norm", "k_norm", "q_b_proj", "kv_a_proj")
+    gain = _QUERY_KEY_GAIN if any(part in name for part in sharp) else 1.0
     if parameter.ndim >= 2:
         fan_in = 1 if "embed_tokens" in name and not is_tied else parameter.shape[-1]
         parameter.normal_(0.0, gain * fan_in**-0.5)
@@ -363,6 +398,17 @@ def _write_as_minimax(config_file: Path) -> None:
     config |= {"rotary_dim": int(rope["partial_rotary_factor"] * config["head_dim"]), "use_mtp": True}
     config |= {"rope_theta": rope["rope_theta"], "shared_intermediate_size": 0, "scoring_func": "sigmoid"}
     config_file.write_text(json.dumps(config, indent=1))
+
+
+def _write_as_deepseek(config_file: Path) -> None:
+    """Say as the hub's folders do how experts are chosen and positions rotated."""
+    config = json.loads(config_file.read_text())
+    rope = config.pop("rope_parameters")
+    config.pop("head_dim", None)
+    kind, _ = rope.pop("rope_type"), rope.pop("rope_theta")
+    config["rope_scaling"] = {"type": kind, **rope} if kind != "default" else None
+    config |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "partial_rotary_factor": 1.0}
+    config_file.write_text(json.dumps(config | {"num_nextn_predict_layers": 1}, indent=1))
 
 
 @cache

@@ -85,6 +85,9 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
                 wide = mx.dequantize(array, stored[f"{module}.scales"], mode=kind["mode"], dtype=mx.float32)
         tensor = torch.from_numpy(np.array(wide.astype(mx.float32))).to(dtype)
         tensors |= _in_names_of_hub(name, tensor)
+    for name in [name for name in tensors if name.endswith("embed_q.weight")]:
+        keys, values = tensors.pop(name).mT, tensors.pop(name.replace("embed_q", "unembed_out"))
+        tensors[name.replace("embed_q", "kv_b_proj")] = torch.cat([keys, values], 1).flatten(0, 1)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return _with_tokenizer(packed, folder)
@@ -169,7 +172,7 @@ def hub_format(name: CheckpointName, method: str, folder: Path, unpacked: Path) 
     config = json.loads((source / "config.json").read_text())
     packed, plain = {}, load_file(source / "model.safetensors")
     for tensor, weight in list(plain.items()):
-        if ".layers." not in tensor or weight.ndim != 2:
+        if ".layers." not in tensor or weight.ndim != 2 or tensor.endswith(".mlp.gate.weight"):
             packed[tensor] = weight
             continue
         parts, plain[tensor] = _PACKERS[method](weight)

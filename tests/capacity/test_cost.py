@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from baton.capacity import cost
 from baton.capacity.hardware import PRESETS, Hardware
 from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.engine.checkpoint.cached_state import attention_elements, layer_specs
+from baton.wire.quantities import shape_from_proto, shape_to_proto
 
 PROMPT, OUTPUT = 8192, 32
 
@@ -90,3 +94,19 @@ def test_transfer_refuses_a_link_without_a_rate() -> None:
     """A rate of 0 is an error, not an endless transfer."""
     with pytest.raises(ValueError, match="positive"):
         cost.transfer_seconds(1, 0.0)
+
+
+def test_attention_over_latents_is_priced_by_what_it_multiplies() -> None:
+    """DeepSeek-V3: 1,152 bytes a token and layer in 16 bits; prompts make heads of latents, steps multiply by them."""
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+    config = {"model_type": "deepseek_v3", "num_attention_heads": 128, "num_hidden_layers": 61, **sizes}
+    specs, elements = layer_specs(config), attention_elements(config)
+    shape = replace(LLAMA_3_1_8B, attention_elements=elements)
+
+    assert {spec.num_token_elements * 2 for spec in specs} == {1152}
+    assert elements == (61 * 128 * (128 + 64 + 128 + 512 * 256 // 512), 61 * 128 * (512 + 64 + 512))
+    assert shape.step_flop(1, 1000) - shape.step_flop(1, 0) == 2 * elements.step * 1000
+    assert shape.prefill_flop(0, 1000) - LLAMA_3_1_8B.prefill_flop(0, 1000) == pytest.approx(
+        (elements.prompt - 2 * 32 * 32 * 128) * 1000**2
+    )
+    assert shape_from_proto(shape_to_proto(shape)) == shape

@@ -21,6 +21,15 @@ FRAME_OVERHEAD_SECONDS = 1e-4
 """Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
 
 
+class AttentionElements(NamedTuple):
+    """What one query multiplies with one key and one value, over all heads and layers."""
+
+    prompt: int = 0
+    """In passes over prompts."""
+    step: int = 0
+    """In decode steps: latents are multiplied as they are cached, not as the heads that prompts make of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Counts of one model (protos/baton/internal/v1/node.proto, ModelShape)."""
@@ -42,17 +51,23 @@ class ModelShape:
     """Longest sequence, prompt and output together."""
     vocabulary_size: int
     """Rows of the output projection."""
+    attention_elements: AttentionElements = AttentionElements()
+    """Zeros: keys and values have `head_dim` elements in all heads and layers."""
     attention_flop_per_pair: float = field(init=False, repr=False, compare=False)
     """Operations of one (query, key) pair over all layers: score and weighted sum, 2 per element."""
+    step_flop_per_pair: float = field(init=False, repr=False, compare=False)
+    """The same in a decode step."""
 
     def __post_init__(self) -> None:
-        flop = 4.0 * self.num_attention_heads * self.head_dim * self.num_layers
-        object.__setattr__(self, "attention_flop_per_pair", flop)
+        alike = 2 * self.num_attention_heads * self.head_dim * self.num_layers
+        prompt, step = self.attention_elements
+        object.__setattr__(self, "attention_flop_per_pair", 2.0 * (prompt or alike))
+        object.__setattr__(self, "step_flop_per_pair", 2.0 * (step or prompt or alike))
 
     def step_flop(self, batch_size: float, context_tokens: float) -> float:
         """Return the operations of one decode step of `batch_size` sequences of `context_tokens` each."""
         linear = 2.0 * (self.num_linear_parameters + self.num_head_parameters)
-        return batch_size * (linear + self.attention_flop_per_pair * context_tokens)
+        return batch_size * (linear + self.step_flop_per_pair * context_tokens)
 
     def step_bytes(self, batch_size: float, context_tokens: float) -> float:
         """Return the bytes that one decode step reads: all weights once, the KV of every sequence."""

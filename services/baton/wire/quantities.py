@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from baton.capacity.cost import MEASURED_TERMS, TERMS, CostEstimate, ModelShape, NodeProfile
+from baton.capacity.cost import MEASURED_TERMS, TERMS, AttentionElements, CostEstimate, ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireEstimate
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
@@ -42,6 +42,8 @@ def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
         kv_byte_count_per_token=shape.kv_bytes_per_token,
         max_context_token_count=shape.max_context_tokens,
         vocabulary_size=shape.vocabulary_size,
+        attention_element_count=shape.attention_elements.prompt,
+        step_attention_element_count=shape.attention_elements.step,
     )
 
 
@@ -52,8 +54,9 @@ def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape"
         InvalidFieldError: If a count is not positive.
     """
     for descriptor in message.DESCRIPTOR.fields:
-        if getattr(message, descriptor.name) < 1:
-            raise InvalidFieldError(f"{field}.{descriptor.name}", "must be at least 1")
+        least = 0 if descriptor.name.endswith("attention_element_count") else 1
+        if getattr(message, descriptor.name) < least:
+            raise InvalidFieldError(f"{field}.{descriptor.name}", f"must be at least {least}")
     return ModelShape(
         num_layers=message.layer_count,
         num_linear_parameters=message.linear_parameter_count,
@@ -65,6 +68,7 @@ def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape"
         kv_bytes_per_token=message.kv_byte_count_per_token,
         max_context_tokens=message.max_context_token_count,
         vocabulary_size=message.vocabulary_size,
+        attention_elements=AttentionElements(message.attention_element_count, message.step_attention_element_count),
     )
 
 

@@ -37,7 +37,7 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_base_that_is_not_named_is_the_one_of_transformers(family: str) -> None:
     """Families have bases of their own."""
-    theirs = AutoConfig.for_model(family).rope_parameters
+    theirs = AutoConfig.for_model("deepseek_v3" if family == "kimi_k2" else family).rope_parameters
 
     assert rope_parameters({"model_type": family})["rope_theta"] == theirs.get("full_attention", theirs)["rope_theta"]
 

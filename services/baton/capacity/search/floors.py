@@ -144,7 +144,7 @@ class DecodeFloor(NamedTuple):
             node.num_blocks * node.block_tokens,
             read_token_seconds,
             shape.step_flop(1, 0.0) / profile.decode_flops,
-            shape.attention_flop_per_pair / profile.decode_flops,
+            shape.step_flop_per_pair / profile.decode_flops,
             pass_seconds(node),
             idle_step_seconds,
             least_output,

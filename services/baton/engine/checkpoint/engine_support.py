@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.checkpoint.rope import rope_types
 from baton.errors import ConfigurationError
@@ -10,7 +11,9 @@ LLAMA_LIKE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Those that the torch engine computes in its own forward pass."""
 _ACTIVATIONS = ("silu", "swish")
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
-_SCALED_ROPE_FAMILIES = ("gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen3", "smollm3")
+_SCALED_ROPE_FAMILIES = (
+    *(*LATENT_FAMILIES, "gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen3", "smollm3"),
+)
 """Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 
 

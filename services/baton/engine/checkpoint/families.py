@@ -7,10 +7,13 @@ from typing import Any
 
 ENGINES = ("torch", "mlx")
 FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "deepseek_v3": ENGINES,
     "gemma2": ENGINES,
     "gemma3_text": ENGINES,
     "glm4_moe": ENGINES,
+    "glm4_moe_lite": ENGINES,
     "gpt_oss": ENGINES,
+    "kimi_k2": ENGINES,
     "llama": ENGINES,
     "minimax_m2": ENGINES,
     "ministral3": ENGINES,

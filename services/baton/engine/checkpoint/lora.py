@@ -75,6 +75,8 @@ def read_adapters(folders: Mapping[str, Path], checkpoint: Checkpoint) -> tuple[
     Raises:
         ConfigurationError: If one cannot be served with the model; the message names the adapter and what it has.
     """
+    if folders and checkpoint.latents:
+        raise ConfigurationError(f"lora {', '.join(folders)}: adapters of {checkpoint.family} are not served")
     return tuple(_read_adapter(name, folder, checkpoint) for name, folder in folders.items())
 
 

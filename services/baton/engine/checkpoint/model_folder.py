@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from baton.engine.checkpoint.cached_state import (
+    Latents,
+    attention_elements,
+    check_layers,
+    head_dim,
+    layer_specs,
+    read_latents,
+)
 from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
@@ -20,10 +29,6 @@ from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.text.tokenizer import tokenizer_digest
 
-_SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
-"""Those whose `sliding_window` counts only together with `use_sliding_window`."""
-_LAYER_KINDS = ("full_attention", "sliding_attention")
-"""Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
 _SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pth", "*.pt", "*.onnx")
 
@@ -77,8 +82,13 @@ class Checkpoint:
 
     @property
     def head_dim(self) -> int:
-        """Return the elements of one attention head."""
-        return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
+        """Return the elements of one attention head, as most layers have it."""
+        return head_dim(self.config)
+
+    @property
+    def latents(self) -> Latents | None:
+        """Return the widths of attention over latents; None: the model has keys and values."""
+        return read_latents(self.config)
 
     @property
     def is_tied(self) -> bool:
@@ -87,26 +97,7 @@ class Checkpoint:
 
     def layer_specs(self) -> tuple[LayerSpec, ...]:
         """Return the cache of every layer."""
-        num_heads = int(self.config["num_attention_heads"])
-        num_kv_heads = int(self.config.get("num_key_value_heads") or num_heads)
-        return tuple(
-            LayerSpec(num_kv_heads, self.head_dim, self.head_dim, self._window_of(layer))
-            for layer in range(int(self.config["num_hidden_layers"]))
-        )
-
-    def _window_of(self, layer: int) -> int:
-        window = int(self.config.get("sliding_window") or 0)
-        layer_types = self.config.get("layer_types")
-        if layer_types:
-            return window if layer_types[layer] == "sliding_attention" else 0
-        if self.family == "gemma2":
-            return 0 if layer % 2 else window
-        if self.family == "gemma3_text":
-            return window if (layer + 1) % int(self.config.get("sliding_window_pattern") or 6) else 0
-        if self.family in _SWITCHED_WINDOW_FAMILIES:
-            first = int(self.config.get("max_window_layers") or 0)
-            return window if self.config.get("use_sliding_window") and layer >= first else 0
-        return window
+        return layer_specs(self.config)
 
     def _num_active_linear_parameters(self) -> int:
         """Return the parameters that multiply a token: of the experts, as many as a token is sent to."""
@@ -157,6 +148,7 @@ class Checkpoint:
             num_head_parameters=num_head,
             num_attention_heads=int(self.config["num_attention_heads"]),
             head_dim=self.head_dim,
+            attention_elements=attention_elements(self.config),
             weight_bytes=self._weight_bytes(num_linear + num_head, dtype),
             max_context_tokens=int(self.config["max_position_embeddings"]),
             vocabulary_size=vocabulary_size,
@@ -181,7 +173,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(f"model {directory}: {problem}; supported are {', '.join((*FAMILIES, *WRAPPERS))}")
     _check_sizes(directory, config)
     check_rope(directory, config)
-    _check_layers(directory, config)
+    check_layers(directory, config)
     stored: dict[str, StoredTensor] = {}
     for file in _weight_files(directory):
         stored.update(stored_tensors(file))
@@ -191,6 +183,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     quantization = read_quantization(str(directory), config)
     is_foreign = quantization is None and bool(config.get("quantization_config"))
     weights = read_packed(str(directory), config, stored) if is_foreign else read_weights(stored, quantization)
+    weights = {name: weight for name, weight in weights.items() if not is_beyond(name, config["num_hidden_layers"])}
     is_repacked = is_foreign or is_wrapped or quantization is not None or not weights.keys() <= stored.keys()
     return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked, is_wrapped)
 
@@ -202,6 +195,12 @@ def _check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
         if not isinstance(value, int) or value < 1:
             problem = f"config.json: {field}: expected a whole number above 0, got {json.dumps(value)}"
             raise ConfigurationError(f"model {directory}: {problem}")
+
+
+def is_beyond(name: str, num_layers: int) -> bool:
+    """Return whether a tensor is of a layer after the last, which predicts tokens ahead, and is not computed."""
+    match = re.match(r"model\.layers\.(\d+)\.", name)
+    return match is not None and int(match[1]) >= num_layers
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -221,21 +220,6 @@ def _weight_files(directory: Path) -> list[Path]:
         problem = f"{len(missing)} of {len(named)} weight files are missing, among them {missing[0]}: fetch them"
         raise ConfigurationError(f"model {directory}: {problem}")
     return files
-
-
-def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what would be taken for an ordinary layer with K and V of its own.
-
-    Raises:
-        ConfigurationError: Naming the first layer of a kind whose state cannot be carried as K and V.
-    """
-    for layer, kind in enumerate(config.get("layer_types") or ()):
-        if kind not in _LAYER_KINDS:
-            expected = " or ".join(_LAYER_KINDS)
-            raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
-    if num_shared := int(config.get("num_kv_shared_layers") or 0):
-        problem = f"{num_shared} layers share the KV of others, which is not served"
-        raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
 
 
 def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:

@@ -10,7 +10,10 @@ from typing import Any
 
 from baton.errors import ConfigurationError
 
-YARN_FAMILIES = ("gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+YARN_FAMILIES = (
+    *("deepseek_v3", "glm4_moe_lite", "kimi_k2"),
+    *("gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
+)
 """Values of `model_type` whose equality with transformers is tested with YaRN; to phi3, yarn is a name of longrope."""
 
 _ROPE_TYPES = ("default", "linear", "llama3")

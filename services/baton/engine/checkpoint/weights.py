@@ -30,6 +30,7 @@ _WHOLE_ELEMENTS = 1 << 16
 _OF_EXPERT = re.compile(r"\.experts\.\d+\.")
 _EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
 _GATES_OF_GPT_OSS = ".mlp.experts.gate_proj.weight"
+_KEYS_OF_LATENTS = ".embed_q.weight"
 _PROJECTIONS_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _NOT_COMPUTED_WITH = frozenset(
     (
@@ -39,7 +40,7 @@ _NOT_COMPUTED_WITH = frozenset(
         *("router_aux_loss_coef", "rope_parameters", "rope_scaling", "rope_theta", "head_dim", "num_key_value_heads"),
         *("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
         *("original_max_position_embeddings", "_sliding_window_pattern", "num_experts", "num_local_experts"),
-        "n_routed_experts",
+        *("n_routed_experts", "num_nextn_predict_layers", "num_mtp_layers", "ep_size", "aux_loss_alpha", "seq_aux"),
     )
 )
 """Keys of config.json that say how a model was trained or saved, or whose meaning is digested in place of them."""
@@ -87,6 +88,10 @@ def read_weights(stored: Mapping[str, StoredTensor], quantization: Quantization 
         weights.update(_in_names_of_hub(name, weight))
     for name in [name for name in weights if name.endswith(_GATES_OF_GPT_OSS)]:
         _join_experts(weights, name.removesuffix(_GATES_OF_GPT_OSS))
+    for name in [name for name in weights if name.endswith(_KEYS_OF_LATENTS)]:
+        attention = name.removesuffix(_KEYS_OF_LATENTS)
+        values = weights.pop(f"{attention}.unembed_out.weight")
+        weights[f"{attention}.kv_b_proj.weight"] = _joined_heads(weights.pop(name), values)
     return weights
 
 
@@ -205,6 +210,27 @@ def _join_experts(weights: dict[str, Weight], layer: str) -> None:
         gates, others, down = (weights.pop(f"{experts}{name}_proj.{part}") for name in ("gate", "up", "down"))
         weights[f"{experts}down_proj{told}"] = down._replace(is_turned=part == "weight")
         weights[f"{experts}gate_up_proj{told}"] = _interleaved(gates, others, is_turned=part == "weight")
+
+
+def _joined_heads(keys: Weight, values: Weight) -> Weight:
+    """Return what makes heads of latents as Hugging Face has it: of each head keys and then values are outputs.
+
+    MLX has them apart, and keys turned: [num_heads, rank, key size] and [num_heads, value size, rank].
+    """
+    (num_heads, rank, num_keys), num_values = keys.shape, values.shape[1]
+    num_outputs = num_keys + num_values
+
+    def read(rows: Rows) -> Floats:
+        heads, places = np.divmod(np.arange(num_heads * num_outputs)[rows], num_outputs)
+        result = np.empty((len(heads), rank), np.float32)
+        for head in np.unique(heads):
+            own = [
+                part.read(slice(head * size, (head + 1) * size)) for part, size in ((keys, rank), (values, num_values))
+            ]
+            result[heads == head] = np.concatenate([own[0].T, own[1]])[places[heads == head]]
+        return result
+
+    return Weight((num_heads * num_outputs, rank), keys.dtype, read)
 
 
 def _interleaved(first: Weight, second: Weight, *, is_turned: bool) -> Weight:

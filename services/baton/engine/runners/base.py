@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from baton.capacity.cost import ModelShape
+from baton.capacity.cost import AttentionElements, ModelShape
 from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
 from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.errors import MismatchError
@@ -120,12 +120,7 @@ class Launched(Protocol):
 
 
 class ComputedPass:
-    """A pass that is computed: tokens are chosen when somebody asks.
-
-    Args:
-        logits: Of the pass.
-        draws: How tokens are chosen, one row each; None: the most probable ones.
-    """
+    """A pass that is computed: tokens are chosen when somebody asks; `draws` are those of `Runner.launch`."""
 
     def __init__(self, logits: Logits, draws: Draws | None) -> None:
         self._logits = logits
@@ -173,6 +168,8 @@ class ModelInfo:
     """Accelerator that computes, as every process of its machine names it; empty: none does."""
     adapters: tuple[Adapter, ...] = ()
     """What is loaded besides the model; no two have one name."""
+    attention_elements: AttentionElements = AttentionElements()
+    """As ModelShape has it."""
 
     def layout_with(self, adapter: str) -> KvLayout:
         """Return the layout of the cache of the model with an adapter, by name; empty: without any.
@@ -203,6 +200,7 @@ class ModelInfo:
             kv_bytes_per_token=self.layout.num_token_bytes(),
             max_context_tokens=self.max_context_tokens,
             vocabulary_size=self.vocabulary_size,
+            attention_elements=self.attention_elements,
         )
 
 

@@ -87,7 +87,7 @@ def mean_divergence(expected: Doubles, actual: Doubles) -> float:
 
 def _ability(runner: Runner, dtype: KvDtype, losses: Losses, clock: Callable[[], float]) -> WireAbility:
     layout, codec = runner.info.layout, runner.wire_codec
-    head_dim = layout.layers[0].key_head_dim
+    head_dim = max(spec.key_head_dim for spec in layout.layers)
     num_rows = max(1, SAMPLE_BYTES // (head_dim * layout.dtype.num_bytes))
     data = bytes(num_rows * head_dim * layout.dtype.num_bytes)
     packed = codec.pack(data, layout.dtype, dtype, head_dim)

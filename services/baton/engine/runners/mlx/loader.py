@@ -8,17 +8,19 @@ import mlx.core as mx
 from mlx_lm.models.rope_utils import YarnRoPE
 from mlx_lm.utils import load_model
 
+from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.checkpoint.engine_support import check_mlx_computes
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
+from baton.engine.runners.mlx.modules.latents import classes_of, conform
 from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
 _ROUTER_BIAS = "e_score_correction_bias"
 _PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0}
 """Families that rotate a part of each head, and which unless a folder says another."""
-_PLAIN_KV_FAMILIES = ("gemma2", "gpt_oss")
+_PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gpt_oss")
 
 
 def compute_device() -> mx.Device:
@@ -53,7 +55,10 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
         module[_ROUTER_BIAS] = bias
     model.eval()
     if yarn := read_yarn(checkpoint.config):
-        _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], checkpoint.head_dim))
+        num_rotated = checkpoint.latents.rope_dim if checkpoint.latents else checkpoint.head_dim
+        _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], num_rotated))
+    if checkpoint.latents:
+        conform(model, checkpoint.latents, is_interleaved=checkpoint.config.get("rope_interleave", True))
     fuse(model)
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
@@ -64,7 +69,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     """Return the language model of a folder."""
     overrides = _overrides(checkpoint)
     if not checkpoint.is_wrapped:
-        return load_model(checkpoint.directory, model_config=overrides)[0]
+        return load_model(checkpoint.directory, model_config=overrides, get_model_classes=classes_of)[0]
     text = {**checkpoint.config, **overrides}
     model, _ = load_model(checkpoint.directory, model_config={"text_config": text, "vocab_size": text["vocab_size"]})
     return model.language_model
@@ -80,8 +85,10 @@ def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
         raise ConfigurationError(
             f"kv_quantization: mlx-lm's attention of {checkpoint.family} takes plain K and V alone"
         )
-    if group_size_of(checkpoint.head_dim) is None:
-        raise ConfigurationError(f"kv_quantization: heads of {checkpoint.head_dim} elements have no groups of 32 or 64")
+    for spec in checkpoint.layer_specs():
+        dims = (spec.key_head_dim, spec.value_head_dim)
+        if len(sizes := {group_size_of(dim) for dim in dims}) > 1 or None in sizes:
+            raise ConfigurationError(f"kv_quantization: heads of {dims} elements have no common groups of 32 or 64")
 
 
 def _set_yarn(model: Any, yarn: Yarn, periods: list[float]) -> None:
@@ -123,8 +130,16 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
         overrides |= {"partial_rotary_factor": part, "rotary_dim": rotary_dim, "shared_intermediate_size": 0}
     if checkpoint.family == "ministral3":
         overrides["rope_parameters"] = parameters | {"rope_theta": theta}
+    if checkpoint.latents:
+        overrides |= {"topk_method": "noaux_tc", "moe_layer_freq": 1}
+        if kinds := checkpoint.config.get("mlp_layer_types"):
+            overrides["first_k_dense_replace"] = kinds.index("sparse")
     if yarn := read_yarn(checkpoint.config):
-        parameters = {"rope_type": "yarn", "factor": yarn.factor}
+        parameters = {
+            "mscale_all_dim": parameters.get("mscale_all_dim") or 0,
+            "rope_type": "yarn",
+            "factor": yarn.factor,
+        }
     is_scaled = parameters.get("rope_type", "default") != "default"
     return overrides | {"rope_theta": theta, "rope_scaling": parameters if is_scaled else None}
 

@@ -199,15 +199,8 @@ def load_mlx_runner(
 ) -> MlxRunner:
     """Load a Hugging Face folder with mlx-lm, on the GPU where Metal is available, else on the CPU.
 
-    Args:
-        directory: Holds config.json and safetensors files.
-        model_id: Served name.
-        dtype: Of weights and cache: float32, float16 or bfloat16.
-        num_blocks: Blocks in the pool, 1 or more; None: as many as memory leaves room for.
-        block_tokens: Tokens of one block, 1 or more.
-        bounds: Of the pool where it is None.
-        is_kv_quantized: Whether K and V are kept in 8 bits. Those that come or go are of `dtype` all the same.
-        adapters: Folders of LoRA adapters by name.
+    Without `num_blocks` the pool is as `bounds` and memory leave room for. `is_kv_quantized`: K and V are kept in 8
+    bits; those that come or go are of `dtype` all the same.
 
     Raises:
         ConfigurationError: If the folder or the dtype cannot be served, or the blocks do not fit; the message says why.

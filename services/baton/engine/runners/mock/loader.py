@@ -40,21 +40,11 @@ def load_mock_runner(
     bounds: PoolBounds = DEFAULT_BOUNDS,
     most_kv_bytes: int = 0,
 ) -> QueuedMockRunner:
-    """Return a mock of a model on a device.
+    """Return a mock of a model, of a folder's tokenizer and vocabulary, on a preset of `baton.capacity.hardware`.
 
-    Args:
-        directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
-        model_id: Served name.
-        num_blocks: Blocks in the pool; None: the usual number, or what memory leaves room for.
-        block_tokens: Tokens of one block.
-        dtype: Number format of weights and cache.
-        hardware: Name of a preset of `baton.capacity.hardware`.
-        shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
-        fixed_step_seconds: Time of every step instead, 0 or more.
-        time_scale: What every time is multiplied by, above 0.
-        bounds: Of the pool.
-        most_kv_bytes: K and V that the node can hold of one prompt on its way out, where the number is its own to
-            choose: a mock keeps no K and V, but makes them; 0: any.
+    `shape` names sizes of `baton.capacity.reference_models`; empty: the folder's own. `fixed_step_seconds` is the time
+    of every step instead, and `time_scale` what every time is multiplied by. `most_kv_bytes` are K and V that the node
+    can hold of one prompt on its way out, where it chooses `num_blocks`: a mock keeps none, but makes them; 0: any.
 
     Raises:
         ConfigurationError: If a name is unknown; the message lists the known ones.
@@ -108,6 +98,7 @@ def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:
         num_head_parameters=shape.num_head_parameters,
         num_attention_heads=shape.num_attention_heads,
         head_dim=shape.head_dim,
+        attention_elements=shape.attention_elements,
         weight_bytes=(shape.num_linear_parameters + shape.num_head_parameters) * info.layout.dtype.num_bytes,
         max_context_tokens=shape.max_context_tokens,
     )

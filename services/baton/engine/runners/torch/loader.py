@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 ModelCode = Literal["auto", "baton", "transformers"]
 """Whose forward pass computes a model."""
 
+_FAMILIES_ALIKE = {"kimi_k2": "deepseek_v3"}
+"""What computes the same as a family that transformers does not know."""
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -137,13 +139,7 @@ class LoadOptions:
 
 
 def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int | None, **options: Any) -> TorchRunner:
-    """Load a model folder; nothing is downloaded and no code of the folder is run.
-
-    Args:
-        directory: Folder with config.json and safetensors files.
-        model_id: Served name.
-        num_blocks: Blocks in the KV pool; None: as many as memory leaves room for.
-        options: As `LoadOptions` has them.
+    """Load a model folder by options of `LoadOptions`; nothing is downloaded and no code of the folder is run.
 
     Raises:
         ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
@@ -282,9 +278,11 @@ def _load_model(checkpoint: Checkpoint, packed: Mapping[str, Weight], options: L
     register_attention()
     transformers_logging.disable_progress_bar()
     source: tuple[Any, ...] = (AutoModelForCausalLM, options.directory, {})
-    if checkpoint.is_repacked:  # in numbers and names that transformers does not read
+    alike = _FAMILIES_ALIKE.get(checkpoint.family)
+    if checkpoint.is_repacked or alike:  # in numbers and names that transformers does not read
         told = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
-        config = CONFIG_MAPPING[checkpoint.family].from_dict(deepcopy(told))
+        told["model_type"] = alike or checkpoint.family
+        config = CONFIG_MAPPING[told["model_type"]].from_dict(deepcopy(told))
         tensors: dict[str, Any] = {name: _Unpacked(weight) for name, weight in checkpoint.weights.items()}
         for name, weight in packed.items():  # of the sizes, without memory
             tensors[f"{name}.weight"] = torch.zeros((), dtype=options.torch_dtype).expand(weight.shape)

@@ -72,16 +72,7 @@ class TorchRunner(Runner):
         ops: DeviceOps,
         num_idle_blocks: int = 0,
     ) -> None:
-        """Take over a model.
-
-        Args:
-            model: The model on the device.
-            info: Its description.
-            num_blocks: Blocks in the pool, 1 or more.
-            block_tokens: Tokens of one block, 1 or more.
-            ops: What the device of model and pool does.
-            num_idle_blocks: Blocks behind those that rows without a sequence may write to.
-        """
+        """Take over a model; `num_idle_blocks` lie behind the others, for rows without a sequence to write to."""
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens

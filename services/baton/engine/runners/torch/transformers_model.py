@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AttentionInterface
 
-from baton.engine.runners.torch.batch import RowBatch, store
+from baton.engine.runners.torch.batch import PackedBatch, RowBatch, store
+from baton.engine.runners.torch.latents import attend_latents, has_latents, keep_latents
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
 from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
@@ -60,21 +61,9 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Attend by sequence over a packed row of tokens.
+    """Attend by sequence over a packed row of tokens, [1, heads, num_rows, head_dim] each, rotated.
 
-    Args:
-        module: The layer's attention; knows its `layer_idx`.
-        query: [1, num_heads, num_rows, head_dim], rotated.
-        key: [1, num_kv_heads, num_rows, head_dim], rotated.
-        value: [1, num_kv_heads, num_rows, head_dim].
-        attention_mask: Not used.
-        scaling: Factor of the scores.
-        baton_batch: The rows' sequences.
-        baton_ops: What attends.
-        baton_stage: What to do.
-        softcap: Bound towards which scores are bent.
-        s_aux: Scores of the heads' sinks.
-        others: What says nothing new: the sliding window is the cache layout's.
+    What says nothing new is left: the sliding window is the cache layout's. `s_aux` are the scores of the heads' sinks.
 
     Returns:
         [1, num_rows, num_heads, head_dim], and no weights.
@@ -92,6 +81,9 @@ def attend(
         raise KvStored
     segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
     params = AttentionParams(scaling, baton_batch.pool.window_tokens(layer), softcap or 0.0, s_aux)
+    if has_latents(module):
+        attended = attend_latents(baton_ops, cast(PackedBatch, baton_batch), segments, module, query[0], params)
+        return attended.transpose(0, 1)[None], None
     return baton_ops.attend(baton_batch, segments, layer, query[0], params).transpose(0, 1)[None], None
 
 
@@ -114,6 +106,8 @@ class TransformersModel:
         self._ops = ops
         self._batch: RowBatch | None = None
         for index, layer in enumerate(layers):
+            if has_latents(layer.self_attn):
+                keep_latents(layer.self_attn)
             for name in {name for each in adapters.values() for name in each[index]}:
                 module = layer.get_submodule(name)
                 additions = Additions(adapters, index, {name: module.out_features})

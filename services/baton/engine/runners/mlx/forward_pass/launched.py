@@ -42,12 +42,7 @@ class MlxLogits:
 
 
 class MlxPass:
-    """Logits and chosen tokens of a pass, both on their way.
-
-    Args:
-        logits: [num_rows, vocabulary_size], lazy.
-        draws: How tokens are chosen, one row each; None: the most probable ones.
-    """
+    """Logits [num_rows, vocabulary_size] and chosen tokens of a pass, on their way; `draws` as `Runner.launch` has."""
 
     def __init__(self, logits: mx.array, draws: Draws | None) -> None:
         self._logits = logits

@@ -61,10 +61,12 @@ class LayerPool:
 
     def read(self, reading: VisibleKeys) -> tuple[Kv, Kv]:
         """Return K and V, each [num_rows, num_kv_heads, num_tokens, head_dim], lazily."""
-        values = self.parts(self.values, reading)
+        keys, values = self.parts(self.keys, reading), self.parts(self.values, reading)
         if reading.written is not None:
             values = [mx.where(reading.written, part, mx.array(0, part.dtype)) for part in values]
-        return as_kv(self.parts(self.keys, reading)), as_kv(values)
+            if self.keys.head_dim != self.values.head_dim:  # latents are keys and values
+                keys = [mx.where(reading.written, part, mx.array(0, part.dtype)) for part in keys]
+        return as_kv(keys), as_kv(values)
 
     def parts(self, cells: Cells, reading: VisibleKeys) -> list[mx.array]:
         """Return the arrays of K or V, each [num_rows, num_kv_heads, num_tokens, width], lazily."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.runners.mlx.kv_cache.positions import Mask, VisibleKeys
 
 
@@ -53,10 +54,7 @@ class Gemma2(Gemma):
 
     def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:
         """Return the mask, with an axis for the query heads of a group: [num_rows, 1, 1, num_queries, num_keys]."""
-        mask = reading.mask
-        if isinstance(mask, str):
-            first_query = reading.num_tokens - num_queries
-            mask = mx.arange(reading.num_tokens)[None] <= mx.arange(first_query, reading.num_tokens)[:, None]
+        mask = _as_array(reading, num_queries)
         if mask is None or mask.ndim == 2:
             return mask
         return mask[:, :, None]
@@ -67,7 +65,24 @@ class Gemma2(Gemma):
         return logits
 
 
+class WithLatents(Surroundings):
+    """Families with latents: attention takes no mask but an array."""
+
+    def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:
+        """Return the mask: [num_queries, num_keys], or [num_rows, 1, 1, num_keys]."""
+        return _as_array(reading, num_queries)
+
+
+def _as_array(reading: VisibleKeys, num_queries: int) -> mx.array | None:
+    """Return a mask as an array."""
+    if not isinstance(reading.mask, str):
+        return reading.mask
+    first_query = reading.num_tokens - num_queries
+    return mx.arange(reading.num_tokens)[None] <= mx.arange(first_query, reading.num_tokens)[:, None]
+
+
 def surroundings_of(model: Any) -> Surroundings:
     """Return those of a model of mlx-lm."""
     kinds: dict[str, type[Surroundings]] = {"gemma2": Gemma2, "gemma3_text": Gemma}
+    kinds |= dict.fromkeys(LATENT_FAMILIES, WithLatents)
     return kinds.get(model.model_type, Surroundings)(model)

@@ -270,10 +270,10 @@ class DeviceOps:
         rows = query[:, segment.first_row : segment.first_row + segment.num_rows]
         num_heads, num_rows, head_dim = rows.shape
         grouped = rows.reshape(len(kv.keys), -1, num_rows, head_dim)
-        attended = self._attend_positions(batch, grouped, kv, params, first_query=segment.start - first_key)
+        attended = self.attend_positions(batch, grouped, kv, params, first_query=segment.start - first_key)
         return attended.reshape(num_heads, num_rows, -1)
 
-    def _attend_positions(
+    def attend_positions(
         self, batch: PackedBatch, query: torch.Tensor, kv: KeysValues, params: AttentionParams, *, first_query: int
     ) -> torch.Tensor:
         """Attend from consecutive positions of one sequence, as `eager.attention.attend_causally` does."""

@@ -135,7 +135,7 @@ def test_tiles_serve_prompts_of_plain_scores(monkeypatch: pytest.MonkeyPatch) ->
 
     def way(num_queries: int, params: AttentionParams) -> object:
         first_query = 16 - num_queries
-        return own._attend_positions(BATCH, torch.zeros(1, 1, num_queries, 4), kv, params, first_query=first_query)
+        return own.attend_positions(BATCH, torch.zeros(1, 1, num_queries, 4), kv, params, first_query=first_query)
 
     assert way(16, AttentionParams(1.0)) == "tiles"
     assert way(16, AttentionParams(1.0, soft_cap=5.0)) == "blocks"

@@ -121,11 +121,7 @@ class AffineLinear(CpuLinear):
 
 
 class SideBySide:
-    """Products of the same input by weights that are held in different forms.
-
-    Args:
-        products: In order of their outputs.
-    """
+    """Products of the same input by weights that are held in different forms, in order of their outputs."""
 
     def __init__(self, products: Sequence[Linear]) -> None:
         self._products = products
@@ -136,12 +132,7 @@ class SideBySide:
 
 
 class PackedEmbedding:
-    """Rows of an embedding that stays in its file, unpacked as tokens ask for them.
-
-    Args:
-        weight: Packed.
-        dtype: Of activations.
-    """
+    """Rows of an embedding that stays packed in its file, unpacked as tokens ask for them to the dtype of rows."""
 
     def __init__(self, weight: Weight, dtype: torch.dtype) -> None:
         self._weight = weight

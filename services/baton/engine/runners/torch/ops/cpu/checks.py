@@ -49,12 +49,7 @@ _ATTENTION_TRIAL_QUERIES = 256
 
 
 def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:
-    """Return what computes in a dtype, whose kernels are compiled and tried.
-
-    Args:
-        dtype: Of weights, cache and activations.
-        num_threads: Threads that torch has.
-    """
+    """Return what computes in a dtype with as many threads as torch has, its kernels compiled and tried."""
     is_one_thread = num_threads == 1
     return CpuPaths(
         num_threads,
@@ -182,11 +177,7 @@ def gain(
 ) -> float:
     """Return how many times as long the other way takes: of the least seconds of each, which take turns.
 
-    Args:
-        own: One way.
-        other: Another.
-        num_rounds: Turns of each, 1 or more.
-        clock: Seconds of the CPU where one thread works, else of the wall.
+    `clock` gives seconds of the CPU where one thread works, else of the wall.
     """
 
     def seconds(way: Callable[[], object]) -> float:

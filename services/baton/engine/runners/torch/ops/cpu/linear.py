@@ -148,13 +148,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return rows [num_rows, num_inputs] times the transposed weight, plus the bias: [num_rows, num_outputs].
-
-    Args:
-        rows: On the CPU.
-        weight: [num_outputs, num_inputs], packed or not; any strides.
-        bias: [num_outputs].
-    """
+    """Return rows [num_rows, num_inputs] times the transposed weight, packed or not, of any strides, plus the bias."""
     result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return result
 
@@ -162,11 +156,8 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
 def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
     """Return a packed weight as panels, which live no longer than it does; None if it does not consist of such.
 
-    oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads.
-
-    Args:
-        packed: What `pack` returned.
-        weight: Of this one, [num_outputs, num_inputs].
+    oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads; `packed` is what `pack`
+    returned of `weight`.
     """
     num_outputs, num_inputs = weight.shape
     num_panels, num_words = -(-num_outputs // PANEL_OUTPUTS), torch.ops.mkldnn._nbytes(packed) // 4

@@ -57,12 +57,7 @@ class CpuPaths(NamedTuple):
 
 
 class CpuOps(DeviceOps):
-    """Operations of any number of threads.
-
-    Args:
-        device: The CPU.
-        paths: What computes.
-    """
+    """Operations of any number of threads."""
 
     def __init__(self, device: torch.device, paths: CpuPaths) -> None:
         super().__init__(device)
@@ -132,16 +127,17 @@ class CpuOps(DeviceOps):
     def _hold(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return self._paths.layout.form(weight, bias)
 
-    def _attend_positions(
+    def attend_positions(
         self, batch: PackedBatch, query: torch.Tensor, kv: KeysValues, params: AttentionParams, *, first_query: int
     ) -> torch.Tensor:
+        """See `DeviceOps`."""
         paths, has_many = self._paths, query.shape[2] >= MIN_QUERIES
         if has_many and params.is_plain and paths.attends_in_tiles:
             return attend_in_tiles(query, kv, params, first_query=first_query, num_threads=paths.num_threads)
         if paths.multiplies_by_onednn and (has_many or not params.is_plain):
             is_kept = paths.multiplies_bfloat16
             return attend_in_blocks(query, kv, params, first_query=first_query, multiplies_bfloat16=is_kept)
-        return super()._attend_positions(batch, query, kv, params, first_query=first_query)
+        return super().attend_positions(batch, query, kv, params, first_query=first_query)
 
 
 def _packed_kind_of(module: torch.nn.Linear) -> tuple[object, ...] | None:
@@ -166,16 +162,6 @@ def attend_in_tiles(
 
     On two threads of an EPYC with AVX2, 9 heads of 64 elements over 3 KV heads, 512 queries after 3584 positions take
     36 ms where blocks by oneDNN take 56; 2048 queries take 40, by blocks 62, by torch's own kernel 44.
-
-    Args:
-        query: [num_kv_heads, num_groups, num_queries, head_dim], rotated.
-        kv: Keys and values, one per position.
-        params: How scores become weights; plain.
-        first_query: Position of the first query, counted from the first key.
-        num_threads: How many compute, 1 or more.
-
-    Returns:
-        [num_kv_heads, num_groups, num_queries, value_head_dim].
     """
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend_prompt
 
@@ -362,12 +348,9 @@ def attend_single(
 
 
 def single_queries(batch: PackedBatch, segments: Sequence[QuerySegment], window_tokens: int) -> SingleQueries | None:
-    """Return those segments of a batch that are one query; None if there is none.
+    """Return those of a batch's `segments` or `last_segments` that are one query; None if there is none.
 
-    Args:
-        batch: Whose segments.
-        segments: `segments` or `last_segments`.
-        window_tokens: Positions that a query sees, its own included; 0: all.
+    `window_tokens`: positions that a query sees, its own included; 0: all.
     """
 
     def make() -> SingleQueries | None:

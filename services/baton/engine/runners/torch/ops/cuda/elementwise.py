@@ -67,14 +67,7 @@ def gate(gate_up: torch.Tensor) -> torch.Tensor:
 def add_and_normalise(
     hidden: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return hidden + delta, and the same divided by its root mean square times the weight.
-
-    Args:
-        hidden: [num_rows, size].
-        delta: [num_rows, size].
-        weight: [size].
-        epsilon: Added to the mean square.
-    """
+    """Return hidden + delta, and the same divided by its root mean square times the weight."""
     from baton.engine.runners.torch.ops.cuda.elementwise_kernel import add_and_normalise as kernel
 
     size = hidden.shape[1]

@@ -204,18 +204,9 @@ def _add_values(size: Any, weights: Any, values: Any, sums: Any, start: int, num
 def attend_prompt(
     query: Any, keys: Any, values: Any, first_query: int, window_tokens: int, scaling: Any, output: Any
 ) -> None:
-    """Attend from consecutive positions to all before them; all arrays are contiguous and float32.
+    """Attend from consecutive positions to all before them, as `eager.attention.attend_causally` does, into `output`.
 
-    Interval table: as `eager.attention.attend_causally` has it.
-
-    Args:
-        query: [num_kv_heads, num_groups, num_queries, head_dim], rotated.
-        keys: [num_kv_heads, num_keys, head_dim].
-        values: [num_kv_heads, num_keys, value_head_dim].
-        first_query: Position of the first query, counted from the first key.
-        window_tokens: Positions that a query sees, its own included; 0: all.
-        scaling: Factor of the scores, float32.
-        output: Written: [num_kv_heads, num_groups, num_queries, value_head_dim].
+    All arrays are contiguous and float32, keys and values [num_kv_heads, num_keys, head_dim] each.
     """
     num_kv_heads, num_groups, num_queries, head_dim = query.shape
     num_keys, value_head_dim = keys.shape[1], values.shape[2]

@@ -1,0 +1,132 @@
+"""What each layer of a model caches, and how many elements its attention multiplies, told by config.json alone.
+
+Every layer has heads and widths of K and V of its own: pools, frames, blocks in other tiers and prices go by the
+`LayerSpec` of the layer.
+
+Of a layer with latents (MLA) `keys` are the latents, after their norm, and `values` the part of keys that is rotated,
+in halves: one head of each, of which a pass makes keys and values of all heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from baton.capacity.cost import AttentionElements
+from baton.engine.checkpoint.rope import rope_parameters
+from baton.errors import ConfigurationError
+from baton.kv.kv_format import LayerSpec
+
+_SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+"""Those whose `sliding_window` counts only together with `use_sliding_window`."""
+_LAYER_KINDS = ("full_attention", "sliding_attention")
+"""Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
+LATENT_FAMILIES = ("deepseek_v3", "glm4_moe_lite", "kimi_k2")
+"""Those that cache latents."""
+_LATENT_SIZES = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_EXPERT_SIZES = ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group")
+_LATENT_VARIANTS: Mapping[str, tuple[object, ...]] = {
+    "topk_method": ("noaux_tc",),
+    "scoring_func": ("sigmoid",),
+    "moe_layer_freq": (1,),
+    "partial_rotary_factor": (1.0,),
+    "rope_type": ("default", "yarn"),
+}
+"""Fields of families with latents that may be missing, and the values whose equality with transformers is tested."""
+_PASS_TOKENS = 512
+"""Positions of a pass over a prompt, by default."""
+
+
+class Latents(NamedTuple):
+    """Elements of a latent, of the rotated part of keys, which heads share, and of what each head makes of latents.
+
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
+    """
+
+    rank: int
+    rope_dim: int
+    plain_dim: int
+    value_dim: int
+
+
+def read_latents(config: Mapping[str, Any]) -> Latents | None:
+    """Return the widths; None: the model has keys and values."""
+    is_latent = config["model_type"] in LATENT_FAMILIES
+    return Latents(*(int(config[key]) for key in _LATENT_SIZES)) if is_latent else None
+
+
+def layer_specs(config: Mapping[str, Any]) -> tuple[LayerSpec, ...]:
+    """Return the cache of every layer."""
+    return tuple(_spec_of(config, layer) for layer in range(int(config["num_hidden_layers"])))
+
+
+def head_dim(config: Mapping[str, Any]) -> int:
+    """Return the elements of one attention head, as most layers have it."""
+    if latents := read_latents(config):
+        return latents.plain_dim + latents.rope_dim
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def attention_elements(config: Mapping[str, Any]) -> AttentionElements:
+    """Return what one query and one key multiply over all heads and layers.
+
+    Each pass over a prompt makes heads of the latents before it anew; a step multiplies by the latents themselves.
+    """
+    num_heads, specs, latents = int(config["num_attention_heads"]), layer_specs(config), read_latents(config)
+    elements = num_heads * sum(spec.key_head_dim + spec.value_head_dim for spec in specs)
+    if latents is None:
+        return AttentionElements(elements, elements)
+    made = latents.plain_dim + latents.value_dim
+    prompt = made + latents.rope_dim + latents.rank * made // _PASS_TOKENS
+    return AttentionElements(num_heads * len(specs) * prompt, elements + num_heads * len(specs) * latents.rank)
+
+
+def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what would be taken for an ordinary layer with K and V of its own.
+
+    Raises:
+        ConfigurationError: Naming the first layer of a kind whose state cannot be carried as K and V, or a field by
+            which a family with latents would be computed otherwise.
+    """
+    if config["model_type"] in LATENT_FAMILIES:
+        _check_latents(directory, config)
+    for layer, kind in enumerate(config.get("layer_types") or ()):
+        if kind not in _LAYER_KINDS:
+            expected = " or ".join(_LAYER_KINDS)
+            raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
+    if num_shared := int(config.get("num_kv_shared_layers") or 0):
+        problem = f"{num_shared} layers share the KV of others, which is not served"
+        raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
+
+
+def _check_latents(directory: Path, config: Mapping[str, Any]) -> None:
+    told = {"rope_type": "default", **config, **rope_parameters(config)}
+    for field in (*_LATENT_SIZES, *_EXPERT_SIZES, *_LATENT_VARIANTS):
+        value, served = told.get(field), _LATENT_VARIANTS.get(field)
+        if not (isinstance(value, int) and value > 0 if served is None else value is None or value in served):
+            expected = " or ".join(map(str, served or ["a whole number above 0"]))
+            problem = f"{field}: {config['model_type']}: expected {expected}, got {value!r}"
+            raise ConfigurationError(f"model {directory}: {problem}")
+
+
+def _spec_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
+    if latents := read_latents(config):
+        return LayerSpec(1, latents.rank, latents.rope_dim)
+    num_kv_heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
+    return LayerSpec(num_kv_heads, head_dim(config), head_dim(config), _window_of(config, layer))
+
+
+def _window_of(config: Mapping[str, Any], layer: int) -> int:
+    window = int(config.get("sliding_window") or 0)
+    family, layer_types = config["model_type"], config.get("layer_types")
+    if layer_types:
+        return window if layer_types[layer] == "sliding_attention" else 0
+    if family == "gemma2":
+        return 0 if layer % 2 else window
+    if family == "gemma3_text":
+        return window if (layer + 1) % int(config.get("sliding_window_pattern") or 6) else 0
+    if family in _SWITCHED_WINDOW_FAMILIES:
+        first = int(config.get("max_window_layers") or 0)
+        return window if config.get("use_sliding_window") and layer >= first else 0
+    return window
