@@ -57,7 +57,9 @@ def install(
         print(f"# {found.path}\n{found.content.decode('utf-8')}# {shlex.join(found.start_command)}")
         return
     if token:
-        _write_private(token_file, token)
+        from baton.security.authority import write_private  # its packages are no part of the base installation
+
+        write_private(token_file, token.encode())
     write_service(found)
 
 
@@ -92,9 +94,3 @@ def _without_token(arguments: Sequence[str], token_file: Path) -> list[str]:
     for flag in ("--join-token", "--join-token-file"):
         _, arguments = serve.take_option(arguments, flag)
     return [*arguments, f"--join-token-file={token_file}"]
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.touch(0o600)
-    path.write_text(text, "utf-8")

@@ -86,11 +86,7 @@ class EndpointState:
 
 
 def listing_of(document: Mapping[str, Any], port: str) -> Listing:
-    """Return a list response's content.
-
-    Raises:
-        WatchError: If it is none.
-    """
+    """Return a list response's content, or raise WatchError."""
     try:
         version = str(document["metadata"]["resourceVersion"])
         return Listing([_slice_of(item, port) for item in document.get("items") or ()], version)

@@ -38,11 +38,7 @@ def read_kubernetes_node(name: str, server: ApiServer | None = None) -> Kubernet
 
 
 def node_of(content: bytes) -> KubernetesNode:
-    """Return the node that a response describes.
-
-    Raises:
-        WatchError: If it describes none.
-    """
+    """Return the node that a response describes, or raise WatchError."""
     try:
         document = json.loads(content)
         metadata, specification = document["metadata"], document.get("spec") or {}

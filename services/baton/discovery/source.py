@@ -30,11 +30,7 @@ class FixedAddresses:
 
 
 def open_source(text: str) -> AddressSource:
-    """Return the source that a setting names (see `baton.discovery.target`).
-
-    Raises:
-        ConfigurationError: If it names none, or this is no pod that may ask Kubernetes.
-    """
+    """Return the source that a setting names (see `baton.discovery.target`), or raise ConfigurationError."""
     target = parse_target(text)
     if isinstance(target, ServiceTarget):
         return EndpointWatch(in_cluster_api(target))

@@ -32,11 +32,7 @@ class EndpointApi(Protocol):
     """The part of the Kubernetes API that a watch needs."""
 
     async def list_slices(self) -> Listing:
-        """Return all slices of the Service.
-
-        Raises:
-            WatchError: If the server cannot be asked.
-        """
+        """Return all slices of the Service; raise WatchError if the server cannot be asked."""
 
     def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
         """Yield what changes after a version, for so many seconds at most.

@@ -154,7 +154,9 @@ class ClientSettings(ServiceSettings):
     """
     tenant_secret_file: Path | None = None
     """File with 32 characters or more, equal for all gateways: from it and a key's name follows the salt of its owner's
-    prefix cache, which nobody else can then work out. None: from the name alone."""
+    prefix cache, which nobody else can then work out. None: from the name alone. It is read again when it changes: a
+    further line `SECRET from=2026-01-31T09:00Z` takes its place in the hour from then on, one owner after another.
+    """
     key_requests_per_minute: int = Field(default=0, ge=0)
     """Requests that the keys of one name may make per minute, a minute's worth at once; more are refused with 429; 0:
     any. A request counts once for each of its choices. Without keys, all clients together.

@@ -36,11 +36,7 @@ class MachineAssignment:
 
 
 def read_assignments(path: Path) -> Sequence[MachineAssignment]:
-    """Return the assignments of a file, in their order.
-
-    Raises:
-        ConfigurationError: If it cannot be read or a key is missing, unknown or invalid; the message names it.
-    """
+    """Return the assignments of a file, in their order, or raise ConfigurationError, which names the key."""
     return tuple(_assignment(table, where) for where, table in read_node_tables(path, str(path)).items())
 
 

@@ -70,11 +70,7 @@ def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[
 
 
 def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription:
-    """Return the description of a node.
-
-    Raises:
-        InvalidFieldError: Naming the first field with a bad value.
-    """
+    """Return the description of a node; raise InvalidFieldError for the first field with a bad value."""
     if not _NODE_ID.fullmatch(message.node_id):
         raise InvalidFieldError("node.node_id", f"expected 1 to 63 of [a-z0-9-], got {message.node_id!r}")
     role = role_from_proto(message.role, field="node.role")
@@ -143,11 +139,7 @@ def _rate(value: float) -> float:
 
 
 def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
-    """Return a link measurement.
-
-    Raises:
-        InvalidFieldError: If the rate is not positive and finite.
-    """
+    """Return a link measurement; raise InvalidFieldError if the rate is not positive and finite."""
     if not 0 < message.bytes_per_second < float("inf"):
         raise InvalidFieldError("link.bytes_per_second", f"must be positive, got {message.bytes_per_second}")
     round_trip_seconds = max(0.0, seconds_from_duration(message.round_trip))
@@ -208,11 +200,7 @@ def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequ
 
 
 def adapter_of(message: router_service_pb2.PlaceRequest) -> Adapter | None:
-    """Return the adapter that a request to place needs; None: none.
-
-    Raises:
-        InvalidFieldError: If its name or digest is none.
-    """
+    """Return the adapter that a request to place needs, None: none; raise InvalidFieldError for a wrong one."""
     return _adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None
 
 

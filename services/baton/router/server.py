@@ -124,11 +124,7 @@ async def _joining(settings: RouterSettings, server: GrpcServer) -> AsyncIterato
 
 
 async def serve(settings: RouterSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        ConfigurationError: If the address cannot be bound.
-    """
+    """Serve until SIGTERM or SIGINT, then drain; raise ConfigurationError if the address cannot be bound."""
     stop = asyncio.ensure_future(wait_for_stop_signal())
     try:
         async with running_router(settings):

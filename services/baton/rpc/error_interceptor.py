@@ -124,11 +124,7 @@ def tolerant(deserialize: Callable[[bytes], object] | None) -> Callable[[bytes],
 
 
 def decoded(request: object) -> object:
-    """Return a request, or a stream of requests, that raises where it is `Undecodable`.
-
-    Raises:
-        InvalidFieldError: If the request is no message.
-    """
+    """Return a request, or a stream of requests, that raises InvalidFieldError where it is `Undecodable`."""
     if isinstance(request, Undecodable):
         raise InvalidFieldError("request", request.problem)
     return _decoded_stream(request) if isinstance(request, AsyncIterator) else request

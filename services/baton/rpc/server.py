@@ -112,11 +112,7 @@ class GrpcServer:
         self._names.append(service_name)
 
     async def start(self, *, is_serving: bool = True) -> int:
-        """Bind and serve; return the port.
-
-        Raises:
-            ConfigurationError: If the address cannot be bound.
-        """
+        """Bind and serve, or raise ConfigurationError; return the port."""
         self._health.serve_on(self._server)
         if self._public.has_reflection:
             reflect(self._server, self._names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,47 @@ def test_a_secret_must_be_long(tmp_path: Path) -> None:
         TenantSalts(secret_file(tmp_path, "short"))
     with pytest.raises(ConfigurationError, match="cannot read"):
         TenantSalts(tmp_path / "none")
+
+
+def test_a_secret_follows_another_with_an_overlap(tmp_path: Path) -> None:
+    """Without a restart: tenants go over one by one, each at the same moment in every gateway, and none comes back."""
+    now = begun = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    file, tenants = secret_file(tmp_path, "old" * 11 + "\n"), [f"tenant-{number}" for number in range(64)]
+    gateways = [TenantSalts(file, lambda: now), TenantSalts(file, lambda: now)]
+    old, new = (
+        [TenantSalts(secret_file(tmp_path, each * 11), lambda: now).salt_of(tenant, "") for tenant in tenants]
+        for each in ("old", "new")
+    )
+    secret_file(tmp_path, "old" * 11 + "\n" + "new" * 11 + " from=2026-01-02T00:10:00Z\n")
+    shares = []
+    for minutes in (1, 9, 25, 40, 55, 71):
+        now = begun + 60 * minutes
+        made, others = ([salts.salt_of(tenant, "") for tenant in tenants] for salts in gateways)
+        assert made == others
+        assert all(each in (before, after) for each, before, after in zip(made, old, new, strict=True))
+        shares.append(sum(each == after for each, after in zip(made, new, strict=True)))
+
+    assert shares == sorted(shares)
+    assert shares[:2] == [0, 0]
+    assert shares[-1] == 64
+    assert 8 <= shares[2] <= 24
+
+
+def test_a_secret_that_cannot_be_read_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once; another that can be read counts at once."""
+    now = 100.0
+    salts = TenantSalts(secret_file(tmp_path), lambda: now)
+    before = salts.salt_of("bob", "")
+    for content in ("short", "s" * 32 + "\n" + "n" * 32 + " from=tomorrow"):
+        secret_file(tmp_path, content)
+        for _ in range(3):
+            now += 1.0
+            assert salts.salt_of("bob", "") == before
+    assert caplog.text.count("tenant_secrets_read") == 2
+    secret_file(tmp_path, "n" * 32)
+    now += 1.0
+
+    assert salts.salt_of("bob", "") != before
 
 
 def test_only_keys_of_one_owner_share_blocks(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:

@@ -6,33 +6,54 @@ What can be in work at once they share by weight.
 from __future__ import annotations
 
 import hmac
+import logging
 import math
+import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from baton.errors import ConfigurationError, InvalidFieldError, OverloadedError
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
 
+log = logging.getLogger(__name__)
+
+OVERLAP_SECONDS = 3600.0
+"""For which two secrets count: tenants go over to the next one by one, so that not all caches are cold at once."""
+_LOOK_SECONDS = 1.0
 _LEAST_CHARACTERS = 32
+_NEXT = re.compile(rb"\s*\n(?=\S+ from=\S+\s*(?:\n|$))")
 _PUBLIC_SECRET = "baton tenants"  # noqa: S105 - none: where there is no file, owners are told apart by their names alone
+
+
+class _Secret(NamedTuple):
+    begin_seconds: float
+    """Since 1970; from then on tenants go over to it."""
+    content: bytes
 
 
 class TenantSalts:
     """Makes the salt of a tenant's cache: equal in every gateway of a deployment, for all keys of one owner.
 
     Args:
-        secret_file: Holds the deployment's secret; None: salts follow from names, which no client can use either, for
-            its own name is in its own.
+        secret_file: Holds the deployment's secret, and others that follow it; read again when it changes. None: salts
+            follow from names, which no client can use either, for its own name is in its own.
+        now: Seconds since 1970; those of gateways agree.
 
     Raises:
-        ConfigurationError: If the file cannot be read, or is too short.
+        ConfigurationError: If the file cannot be read, or a secret is too short.
     """
 
-    def __init__(self, secret_file: Path | None) -> None:
-        self._secret = _read(secret_file) if secret_file else _PUBLIC_SECRET.encode()
+    def __init__(self, secret_file: Path | None, now: Callable[[], float] = time.time) -> None:
+        self._file, self._now = secret_file, now
+        self._secrets = _read(secret_file) if secret_file else [_Secret(-math.inf, _PUBLIC_SECRET.encode())]
+        self._looked_seconds, self._problem = now(), ""
 
     def salt_of(self, tenant: str, cache_salt: str) -> str:
         """Return what separates the cache of a request.
@@ -43,11 +64,26 @@ class TenantSalts:
         """
         if not tenant:
             return cache_salt
-        return hmac.digest(self._secret, f"{tenant}\0{cache_salt}".encode(), "sha256").hex()
+        return hmac.digest(self._secret_of(tenant), f"{tenant}\0{cache_salt}".encode(), "sha256").hex()
 
     def id_of(self, tenant: str) -> str:
         """Return by what nodes tell a tenant from others, 16 characters that name nobody; empty without keys."""
-        return hmac.digest(self._secret, f"id\0\0{tenant}".encode(), "sha256").hex()[:16] if tenant else ""
+        return hmac.digest(self._secret_of(tenant), f"id\0\0{tenant}".encode(), "sha256").hex()[:16] if tenant else ""
+
+    def _secret_of(self, tenant: str) -> bytes:
+        """Return the secret that counts for a tenant, which has a moment of its own in an overlap, by its name."""
+        now = self._now()
+        if self._file and abs(now - self._looked_seconds) >= _LOOK_SECONDS:
+            self._looked_seconds, problem = now, ""
+            try:
+                self._secrets = _read(self._file)
+            except ConfigurationError as error:
+                problem = error.message
+            if problem != self._problem:
+                self._problem = problem
+                log.warning("tenant_secrets_read file=%s error=%r", self._file, problem)
+        waited = OVERLAP_SECONDS * sha256(tenant.encode()).digest()[0] / 256
+        return [each.content for each in self._secrets if each.begin_seconds + waited <= now][-1]
 
 
 class Places:
@@ -121,11 +157,15 @@ class Places:
         return OverloadedError(f"{text}; try again in {max(1, seconds)} s", reason=reason, metadata=metadata)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> Sequence[_Secret]:
     try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
+        first, *later = _NEXT.split(path.read_bytes().strip())
+        secrets = [_Secret(-math.inf, first)]
+        for secret, _, moment in (line.partition(b" from=") for line in later):
+            begin = datetime.fromisoformat(moment.strip().decode())
+            secrets.append(_Secret(begin.replace(tzinfo=begin.tzinfo or UTC).timestamp(), secret))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"tenant_secret_file: cannot read {path}: {error}") from error
-    if len(secret) < _LEAST_CHARACTERS:
+    if min(len(each.content) for each in secrets) < _LEAST_CHARACTERS:
         raise ConfigurationError(f"tenant_secret_file: {path} has less than {_LEAST_CHARACTERS} characters")
-    return secret
+    return sorted(secrets)
