@@ -18,6 +18,8 @@ NOW = Tool("now", {"type": "object"})
         ("{{ '<tool_call>' }}{# Qwen 2.5 #}", "hermes", ""),
         ("<tool_call> </think> {# Qwen 3 #}", "hermes", "think"),
         ("<tool_call>\n<function=example>", "qwen_coder", ""),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key> <think>", "glm", "think"),
+        ("<|tool_calls_section_begin|><|tool_call_begin|>", "kimi", ""),
         ("[TOOL_CALLS] [THINK]", "mistral", "mistral"),
         ("<｜tool▁calls▁begin｜> </think>", "deepseek", "think"),
         ("assistant<think>", "", "think"),

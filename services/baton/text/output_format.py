@@ -10,7 +10,7 @@ from baton.text.output_parser import OutputParser
 from baton.text.reasoning_grammar import StructureKind, as_grammar_rule, grammar_after_reasoning
 from baton.text.reasoning_parser import ReasoningMarkers, ReasoningParser
 from baton.text.tokenizer import Tokenizer
-from baton.text.tool_calls.deepseek import DeepSeekParser
+from baton.text.tool_calls.deepseek import DeepSeekParser, KimiParser
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.harmony import HarmonyParser
 from baton.text.tool_calls.json_calls import HermesParser
@@ -19,7 +19,7 @@ from baton.text.tool_calls.mistral import MistralParser
 from baton.text.tool_calls.notation import notation_of
 from baton.text.tool_calls.parser import ToolParser
 from baton.text.tool_calls.pythonic import PythonicParser
-from baton.text.tool_calls.qwen_coder import QwenCoderParser
+from baton.text.tool_calls.qwen_coder import GlmParser, QwenCoderParser
 from baton.text.tools import Tool
 
 NONE = "none"
@@ -29,8 +29,10 @@ AUTO = "auto"
 
 TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
     "deepseek": DeepSeekParser,
+    "glm": GlmParser,
     "harmony": HarmonyParser,
     "hermes": HermesParser,
+    "kimi": KimiParser,
     "llama_json": LlamaJsonParser,
     "mistral": MistralParser,
     "pythonic": PythonicParser,
@@ -48,7 +50,12 @@ REASONING_MARKERS: Mapping[str, ReasoningMarkers] = {
 _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
     "deepseek": tuple(f"<｜tool▁{name}｜>" for name in ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")),
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),
+    "glm": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     "hermes": ("<tool_call>", "</tool_call>"),
+    "kimi": (
+        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ),
     "llama_json": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "pythonic": ("<|python_start|>", "<|python_end|>"),
@@ -58,6 +65,8 @@ _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
 _TOOL_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("harmony", ("<|channel|>", "<|start|>")),
     ("deepseek", ("<｜tool▁calls▁begin｜>",)),
+    ("kimi", ("<|tool_calls_section_begin|>",)),
+    ("glm", ("<tool_call>", "<arg_key>")),
     ("qwen_coder", ("<tool_call>", "<function=")),
     ("hermes", ("<tool_call>",)),
     ("mistral", ("[TOOL_CALLS]",)),

@@ -42,6 +42,7 @@ _ONE_PARIS = call(0, "get_weather", _PARIS)
 _TWO = [*_ONE_PARIS, *call(1, "get_weather", _OSLO)]
 _DEEPSEEK_NEW = "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
 _DEEPSEEK_OLD = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{}\n```<｜tool▁call▁end｜>"
+_KIMI = "<|tool_call_begin|>functions.get_weather:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
 
 CALLS = [
     Recording(
@@ -75,6 +76,26 @@ CALLS = [
         "<function=get_weather>\n<parameter=city>\ntwo\nlines <b>\n</parameter>\n"
         "<parameter=days>\nmany\n</parameter>\n</function>",
         call(0, "get_weather", '{"city": "two\\nlines <b>", "days": "many"}'),
+    ),
+    Recording(
+        "glm",
+        "I look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+        [Content("I look."), *_ONE_PARIS, *call(1, "now", "{}")],
+    ),
+    Recording(
+        "glm",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>two\nlines <b>\n</arg_value></tool_call>"
+        "<tool_call>now</tool_call>",
+        [*call(0, "get_weather", '{"city": "two\\nlines <b>\\n"}'), *call(1, "now", "{}")],
+    ),
+    Recording(
+        "kimi",
+        "I ask.<|tool_calls_section_begin|>"
+        + _KIMI.format(0, _PARIS)
+        + _KIMI.format(1, _OSLO)
+        + "<|tool_calls_section_end|>",
+        [Content("I ask."), *_TWO],
     ),
     Recording("llama_json", f'{{"name": "get_weather", "parameters": {_PARIS}}}', _ONE_PARIS),
     Recording(
@@ -150,6 +171,10 @@ LOOKALIKES = [
         ("qwen_coder", "<tool_call>\n<fun"),
         ("qwen_coder", "<function=a\nb>"),
         ("qwen_coder", "if a <function: pass"),
+        ("glm", "<tool_call>a b"),
+        ("glm", "<tool_call>now\n<oops"),
+        ("kimi", "<|tool_calls_section_begin|>oops"),
+        ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>now<|tool_call_end|>"),
         ("llama_json", '{"name": "Ada", "parameters": {"x": 1}}'),
         ("llama_json", ' {"answer": [1, 2]} '),
         ("llama_json", '{"name": "now", '),

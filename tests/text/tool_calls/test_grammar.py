@@ -152,6 +152,20 @@ def test_tagged_calls_of_tools_that_are_not_strict_have_any_parameters(has_speci
     assert not vocabulary.allows(lark, call("book-it", city="Paris"))
 
 
+@pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])
+def test_glm_writes_tags_with_or_without_line_ends_as_its_template_does(has_special: bool) -> None:
+    """Those of GLM 4.7 have none."""
+    vocabulary = _vocabulary(has_special)
+    call = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>"
+    for template, text in (("", call), ("<tool_call>{function-name}<arg_key>", call.replace("\n", ""))):
+        grammar = CallGrammar(notation_of("glm", template), vocabulary.special, None)
+        lark = grammar.forced((WEATHER,), is_parallel=True, is_in_reasoning=False)
+
+        assert vocabulary.allows(lark, text)
+        assert not vocabulary.allows(lark, text.replace("city", "country"))
+        assert not vocabulary.allows(lark, call if template else call.replace("\n", ""))
+
+
 def test_tagged_strings_that_may_be_null_are_written_as_they_are() -> None:
     """As the parser reads them: without quotes."""
     vocabulary = _vocabulary(False)

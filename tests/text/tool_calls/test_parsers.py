@@ -75,6 +75,7 @@ _FRAGMENTS = [
         " ",
         "\n",
     ),
+    *("<arg_key>a</arg_key>", "<arg_value>", "</arg_value>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     *("<function=now>", "<parameter=a>", "</parameter>", "</function>", "[ARGS]", "<｜tool▁sep｜>"),
     *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|message|>", "<|end|>", "to=functions.now", "x", "=1", "😀"),
 ]
@@ -91,7 +92,9 @@ def test_any_cut_of_any_nonsense_gives_the_parts_of_the_whole(
     assert _read(tool_format, _pieces(text, cuts)) == _read(tool_format, [text])
 
 
-@pytest.mark.parametrize("tool_format", ["hermes", "llama_json", "mistral", "deepseek", "harmony", "qwen_coder"])
+@pytest.mark.parametrize(
+    "tool_format", ["hermes", "llama_json", "mistral", "deepseek", "harmony", "qwen_coder", "glm", "kimi"]
+)
 def test_arguments_are_given_out_while_they_come(tool_format: str) -> None:
     """A reader sees the beginning of a long string before its end."""
     recording = next(each for each in CALLS if each.tool_format == tool_format)

@@ -71,12 +71,7 @@ class Micro:
         return num_words * 32 // self.bits
 
     def unpack(self, words: Array, scales: Array) -> Floats:
-        """Return what rows stand for: [num_rows, num_inputs].
-
-        Args:
-            words: [num_rows, num_inputs * bits / 32], uint32.
-            scales: [num_rows, num_inputs / group_size], uint8.
-        """
+        """Return what rows stand for as `Affine.unpack` does; scales are uint8."""
         codes = unpack_codes(np.ascontiguousarray(words).view(np.uint8), self.bits)
         groups = (e4m3() if self.mode == "mxfp8" else E2M1)[codes].reshape(*scales.shape, self.group_size)
         factors = e4m3()[scales] if self.mode == "nvfp4" else powers_of_two(scales)

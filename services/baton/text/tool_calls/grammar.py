@@ -18,8 +18,6 @@ MAX_CALLS = 32
 """Calls of one answer that a grammar allows."""
 
 _TEXT = "TEXT: /(.|\\n)*/"
-_TAG_TEXT = r"tag_text[lazy]: /(.|\n)*\n<\/parameter>\n/"
-_ANY_TAG = r"""any_tag: "<parameter=" /[^<>\n]{1,128}/ ">\n" tag_text"""
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as templates write it; free white space would let a model write nothing else for ever."""
 _ANY_OBJECT: Mapping[str, object] = {"type": "object"}
@@ -114,7 +112,12 @@ class CallGrammar:
     def _calls(self, tools: Sequence[Tool], *, is_headless: bool = False, is_loose: bool = False) -> Iterable[str]:
         """Yield the rules of a call; if it is loose, tools that are not strict take any arguments."""
         if self._notation.arguments == "tags":
-            yield from (_TAG_TEXT, _ANY_TAG)
+            begin, end = self._notation.tags
+            before, after = map(self._literal, begin.split("KEY"))
+            is_token = any(token in end for token in self._special_tokens)
+            yield "TAG_TEXT: /(.|\\n)*/"
+            yield f"tag_text{'' if is_token else '[lazy]'}: TAG_TEXT {self._literal(end)}"
+            yield f"any_tag: {before} /[^<>\\n]{{1,128}}/ {after} tag_text"
         yield "call: " + " | ".join(f"call_{index}" for index in range(len(tools)))
         before = self._notation.before_call.removeprefix(self._notation.trigger if is_headless else "")
         for index, tool in enumerate(tools):
@@ -139,7 +142,9 @@ class CallGrammar:
         schemas = [_property_schema(tool, name) for name in names]
         if self._notation.arguments == "keywords":
             return _keywords(names, is_required, schemas)
-        return _tags(names, is_required, schemas)
+        begin, end = self._notation.tags
+        begins = [self._literal(begin.replace("KEY", name)) for name in names]
+        return _tags(begins, is_required, schemas, self._literal(end))
 
     def _reasoning_part(self, is_in_reasoning: bool) -> str:
         if self._reasoning is None:
@@ -194,18 +199,17 @@ def _keywords(names: Sequence[str], is_required: Sequence[bool], schemas: Sequen
     return rule
 
 
-def _tags(names: Sequence[str], is_required: Sequence[bool], schemas: Sequence[Mapping[str, object]]) -> str:
-    """Return tagged parameters in the order of the schema."""
+def _tags(begins: Sequence[str], is_required: Sequence[bool], schemas: Sequence[Mapping[str, object]], end: str) -> str:
+    """Return tagged parameters in the order of the schema, each with the rule of its own beginning."""
     parts = []
-    for name, required, schema in zip(names, is_required, schemas, strict=True):
-        part = f"{_quoted(f'<parameter={name}>' + chr(10))} {_tag_value(schema)}"
+    for begin, required, schema in zip(begins, is_required, schemas, strict=True):
+        part = f"{begin} {_tag_value(schema, end)}"
         parts.append(part if required else f"({part})?")
     return " ".join(parts)
 
 
-def _tag_value(schema: Mapping[str, object]) -> str:
+def _tag_value(schema: Mapping[str, object], end: str) -> str:
     """Return a value with its end: a string is anything up to it, other values are JSON."""
-    end = _quoted("\n</parameter>\n")
     choices = _text_choices(schema)
     if choices:
         return "(" + " | ".join(map(_quoted, choices)) + f") {end}"

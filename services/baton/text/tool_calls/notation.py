@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ArgumentForm = Literal["json", "keywords", "tags"]
-"""A JSON object, Python's keyword arguments, or Qwen3-Coder's tagged parameters."""
+"""A JSON object, Python's keyword arguments, or values in tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class CallNotation:
     trigger: str = ""
     """What text must not contain unless calls follow; empty: calls cannot be told from text in advance."""
     arguments: ArgumentForm = "json"
+    tags: tuple[str, str] = ("<parameter=KEY>\n", "\n</parameter>\n")
+    """Before and after a tagged value."""
     is_single: bool = False
     """Whether an answer ends with its first call."""
 
@@ -54,6 +56,14 @@ _DEEPSEEK_PLAIN = CallNotation(
 _NOTATIONS: Mapping[str, CallNotation] = {
     "harmony": CallNotation("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", is_single=True),
     "hermes": _HERMES,
+    "kimi": CallNotation(
+        "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        trigger="<|tool_calls_section_begin|>",
+        is_single=True,
+    ),
     "llama_json": CallNotation('{"name": "NAME", "parameters": ', "}", separator="; "),
     "pythonic": CallNotation("NAME(", ")", "[", "]", separator=", ", arguments="keywords"),
     "qwen_coder": CallNotation(
@@ -72,4 +82,10 @@ def notation_of(tool_format: str, template: str) -> CallNotation:
         return _MISTRAL_NAMED if "[ARGS]" in template else _MISTRAL_LIST
     if tool_format == "deepseek":
         return _DEEPSEEK_FENCED if "```json" in template else _DEEPSEEK_PLAIN
+    if tool_format == "glm":
+        line = "" if "{function-name}<arg_key>" in template else "\n"
+        tags = (f"<arg_key>KEY</arg_key>{line}<arg_value>", f"</arg_value>{line}")
+        return CallNotation(
+            f"<tool_call>NAME{line}", "</tool_call>", "", "", line, "<tool_call>", arguments="tags", tags=tags
+        )
     return _NOTATIONS[tool_format]

@@ -1,4 +1,8 @@
-"""Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`."""
+"""Calls whose arguments stand in tags.
+
+Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
+GLM 4.5 to 4.7: `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,7 @@ from baton.text.markers import find_marker, length_before_partial_marker
 from baton.text.tool_calls.parser import MarkedParser, State
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
-_FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
-_NAME = re.compile(r"([^<>\n]{1,128})>\n?")
-_VALUE_ENDS = ("\n" + _PARAMETER_END, _PARAMETER_END)
+_FUNCTION = "<function="
 _LONGEST_NAME = 160
 """Characters after which what is held is no name."""
 
@@ -24,7 +25,10 @@ class QwenCoderParser(MarkedParser):
     A value's type is that of the tool's schema; one without a type, or that does not parse, is a string.
     """
 
-    MARKERS = (_CALL, _FUNCTION)
+    MARKERS: tuple[str, ...] = (_CALL, _FUNCTION)
+    PARAMETER, FUNCTION_END = "<parameter=", "</function>"
+    NAME = KEY = re.compile(r"([^<>\n]{1,128})>\n?")
+    VALUE_ENDS: tuple[str, ...] = ("\n</parameter>", "</parameter>")
 
     def _after_marker(self, marker: str) -> State:
         return self._read_name if marker == _FUNCTION else self._read_function
@@ -37,7 +41,7 @@ class QwenCoderParser(MarkedParser):
         return None if follows is None else self._give_up()
 
     def _read_name(self) -> State | None:
-        if match := self._match_name():
+        if match := self._match(self.NAME):
             self._take(match.end())
             self._start_call(match[1])
             self._function, self._num_parameters = match[1], 0
@@ -46,16 +50,16 @@ class QwenCoderParser(MarkedParser):
         is_none = self._is_ended or len(self._buffer) > _LONGEST_NAME or "\n" in self._buffer.partition(">")[0]
         return self._give_up() if is_none else None
 
-    def _match_name(self) -> re.Match[str] | None:
+    def _match(self, name: re.Pattern[str]) -> re.Match[str] | None:
         """Return a name up to its bracket and line end; None while the line end may still come."""
-        match = _NAME.match(self._buffer)
+        match = name.match(self._buffer)
         return match if match and (match.end() < len(self._buffer) or self._is_ended) else None
 
     def _between_parameters(self) -> State | None:
-        begins = self._expect(_PARAMETER)
+        begins = self._expect(self.PARAMETER)
         if begins:
             return self._read_key
-        ends = self._expect(_FUNCTION_END)
+        ends = self._expect(self.FUNCTION_END)
         if begins is None or ends is None:
             return None
         if self._is_ended and not self._buffer.strip():  # the token limit cut the call
@@ -72,7 +76,7 @@ class QwenCoderParser(MarkedParser):
         return None if self._expect(_CALL_END) is None else self._read_text
 
     def _read_key(self) -> State | None:
-        match = self._match_name()
+        match = self._match(self.KEY)
         if match is None:
             return self._drop_rest if self._is_ended else None
         self._take(match.end())
@@ -86,10 +90,10 @@ class QwenCoderParser(MarkedParser):
 
     def _read_string(self) -> State | None:
         """Pass on a string while it comes; the line end before its closing marker is not part of it."""
-        found = find_marker(self._buffer, _VALUE_ENDS)
+        found = find_marker(self._buffer, self.VALUE_ENDS)
         if found is None:
             num_certain = (
-                len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, _VALUE_ENDS)
+                len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, self.VALUE_ENDS)
             )
             self._add_arguments(_inner_json(self._take(num_certain)))
             return None
@@ -97,11 +101,32 @@ class QwenCoderParser(MarkedParser):
         return self._between_parameters
 
     def _read_value(self) -> State | None:
-        found = find_marker(self._buffer, _VALUE_ENDS)
+        found = find_marker(self._buffer, self.VALUE_ENDS)
         if found is None:
             return self._drop_rest if self._is_ended else None
         self._add_arguments(_value_json(self._take(found.end)[: found.start], self._types))
         return self._between_parameters
+
+
+class GlmParser(QwenCoderParser):
+    """Reads keys and values in tags of their own; the name stands before them, or alone."""
+
+    MARKERS = (_CALL,)
+    PARAMETER, FUNCTION_END = "<arg_key>", _CALL_END
+    NAME = re.compile(r"\s{0,8}([\w.:/-]{1,128})\s{0,8}(?=<arg_key>|</tool_call>)")
+    KEY = re.compile(r"([^<>\n]{1,128})</arg_key>\s{0,8}<arg_value>")
+    VALUE_ENDS = ("</arg_value>",)
+
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
+        return self._read_name
+
+    def _read_name(self) -> State | None:
+        """Wait for a line end before the tags, where the other format has its name up to a line end."""
+        is_open = re.match(r"\s*[\w.:/-]*\s*(<[/a-z_]*)?$", self._buffer) and len(self._buffer) <= _LONGEST_NAME
+        return None if is_open and not self._is_ended else super()._read_name()
+
+    def _after_function(self) -> State:
+        return self._read_text
 
 
 def _types(schema: Mapping[str, object], key: str) -> set[str]:

@@ -10,14 +10,9 @@ from baton.engine.runners.mock.runner import MockLogits, MockRunner
 
 
 class MockPass:
-    """Passes in a row on a mock device: their tokens are known when their time is over.
+    """Passes in a row on a mock device: their tokens are known when their time is over, on the runner's clock.
 
-    Args:
-        tokens: Of each step.
-        ends: When each step is over, on the runner's clock.
-        vocabulary_size: Columns of the logits.
-        wait_until: Sleeps until a moment of that clock.
-        cut: Takes steps from the end of the device's queue, as far as they have not begun; returns how many stay.
+    `cut` takes steps from the end of the device's queue, as far as they have not begun, and returns how many stay.
     """
 
     def __init__(

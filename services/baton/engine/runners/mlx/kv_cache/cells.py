@@ -79,13 +79,7 @@ class Cells:
             self.parts[number] = viewed.reshape(*self.shape, part.shape[-1])
 
     def put_along(self, axis: int, indices: mx.array, parts: Sequence[mx.array]) -> None:
-        """Write encoded elements, lazily, at indices of one of the own axes and everywhere in the others.
-
-        Args:
-            axis: Of `shape`.
-            indices: [num_indices], int32.
-            parts: As `encode` returns them, with `num_indices` in place of that axis.
-        """
+        """Write encoded elements, lazily, at indices of one of the own axes, int32, and everywhere in the others."""
         spread = indices.reshape([-1 if number == axis else 1 for number in range(len(self.shape) + 1)])
         for number, part in enumerate(parts):
             self.parts[number] = mx.put_along_axis(self.parts[number], spread, part, axis=axis)

@@ -47,9 +47,7 @@ class LayerRows:
     def aim(self, ends: int | mx.array) -> None:
         """Say where the step's K and V go.
 
-        Args:
-            ends: The position, if it is the same in all rows; else [num_rows * num_kv_heads] in the flattened axes,
-                int32.
+        A position, if it is the same in all rows; else [num_rows * num_kv_heads] in the flattened axes, int32.
         """
         self._ends = ends
 

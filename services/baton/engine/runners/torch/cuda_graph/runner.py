@@ -180,13 +180,8 @@ def _followed(spans: Sequence[Span], after: DevicePass | None) -> Followed | Non
 class DevicePass:
     """Tokens of a pass, copied to the host behind it; asked for them, it waits for that copy alone.
 
-    Args:
-        tokens: Chosen in each row of the device by each step: [num_steps, num_device_rows], int64.
-        last: Those of the last step, at the place from which the next pass may read them: [num_device_rows], int64.
-        rows: Row of the device for each row of the pass.
-        logits: Of the last step: [num_device_rows, vocabulary_size].
-        ops: What copies.
-        kv_copies: What the pass has still to hand out before it is done.
+    `tokens` are [num_steps, num_device_rows]; `last` those of the last step where the next pass may read them, `logits`
+    of that step; `rows` has the device's row of each of the pass's; `kv_copies` are still to be handed out.
     """
 
     def __init__(

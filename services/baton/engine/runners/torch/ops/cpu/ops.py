@@ -248,13 +248,7 @@ class StreamedLayer(NamedTuple):
 
 
 class KernelDecodeStep:
-    """Layers whose weights are read once per step: one call of kernels, and nothing but arrays within.
-
-    Args:
-        layers: All, in order, each like the first.
-        head: The product after them.
-        num_query_heads: Heads of the queries.
-    """
+    """Layers, each like the first, whose weights are read once per step: one call of kernels over arrays."""
 
     def __init__(self, layers: Sequence[StreamedLayer], head: CpuLinear, *, num_query_heads: int) -> None:
         from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attention_address
@@ -330,15 +324,7 @@ def pack_single_queries(
 def attend_single(
     query: torch.Tensor, kv: tuple[Array, Array], single: SingleQueries, scaling: float, output: Any
 ) -> None:
-    """Answer single queries from the blocks in place.
-
-    Args:
-        query: [num_rows, num_heads, key_head_dim], rotated; any strides.
-        kv: All blocks of the layer: [num_kv_heads, num_blocks, block_tokens, head_dim] each.
-        single: Which rows, and what they see.
-        scaling: Factor of the scores.
-        output: [num_rows, num_heads, value_head_dim]; the queries' rows are written.
-    """
+    """Answer single queries, of any strides, from all blocks of a layer in place, as `attend` of the kernels does."""
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend, attention_address
 
     keys, values = kv

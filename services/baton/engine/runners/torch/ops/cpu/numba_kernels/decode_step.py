@@ -210,17 +210,9 @@ def before_attention(
 def after_attention(
     hidden: Any, attended: Any, output: Any, norm: Any, gate_up: Any, num_gates: Any, down: Any, following: Any
 ) -> None:
-    """Project what was attended to, add, normalise, gate, add.
+    """Project what was attended to, add, normalise, gate, add; `hidden` is replaced by what the layer makes of it.
 
-    Args:
-        hidden: What the layer was given, replaced by what it makes of it: [num_rows, hidden_size].
-        attended: [num_rows, num_heads, head_dim].
-        output: Weight and bias.
-        norm: Weight [hidden_size] and epsilon.
-        gate_up: Weight and bias, the gates first.
-        num_gates: How many gates there are.
-        down: Weight and bias.
-        following: Weight of the next product.
+    Products are weight and bias, gates first; `norm` is weight and epsilon; `following` is the next product's weight.
     """
     num_rows = hidden.shape[0]
     delta, normalised = np.empty_like(hidden), np.empty_like(hidden)
