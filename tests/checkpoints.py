@@ -39,6 +39,7 @@ from transformers import (
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     Qwen3VLConfig,
     Qwen3VLTextConfig,
     Qwen3VLVisionConfig,
@@ -50,7 +51,7 @@ BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
 FamilyCheckpointName = Literal[
     "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
 ]
-HubCheckpointName = Literal["minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl"]
+HubCheckpointName = Literal["minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl", "qwen3_next"]
 LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite"]
 YarnCheckpointName = Literal[
     "yarn_llama",
@@ -82,7 +83,9 @@ FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 
 HUB_NAMES: tuple[HubCheckpointName, ...] = get_args(HubCheckpointName)
 """Those of families whose folders are laid out otherwise than transformers' classes: `families/test_matrix.py` tries
-them; all but MiniMax have a tower for images."""
+them; all but MiniMax and Qwen3-Next have a tower for images."""
+HYBRID_NAMES: tuple[HubCheckpointName, ...] = ("qwen3_next",)
+"""Those of them with layers that keep a state of the sequence instead of K and V."""
 LATENT_NAMES: tuple[LatentCheckpointName, ...] = get_args(LatentCheckpointName)
 """Those of families that cache latents; `deepseek_v3` has groups of experts and YaRN."""
 
@@ -94,6 +97,7 @@ MAX_CONTEXT_TOKENS = 2048
 SLIDING_WINDOW_TOKENS = 64
 
 _QUERY_KEY_GAIN = 3.0
+_OFFSET_NORMS = ("Gemma", "Qwen3Next", "Qwen3_5")
 _SEEDS: dict[CheckpointName, int] = {
     "llama": 17,
     "llama3": 7,
@@ -116,6 +120,7 @@ _SEEDS: dict[CheckpointName, int] = {
     "qwen3_vl": 29,
     "deepseek_v3": 1,
     "glm4_moe_lite": 1,
+    "qwen3_next": 2,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -153,6 +158,14 @@ _BASE: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": 2,
 }
+
+_GATED_DELTA: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+"""Sizes of layers that keep a state, no two dimensions of which are equal."""
 
 _WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8}
 """Sizes that groups of 128 elements divide."""
@@ -230,6 +243,8 @@ def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
         return Qwen3Config(**_BASE, head_dim=32, rope_parameters=rope)
     if name == "mistral":
         return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
+    if name in HYBRID_NAMES:
+        return _hybrid_config_of(rope)
     if name in HUB_NAMES:
         return _hub_config_of(name, rope)
     return _family_config_of(name, rope)
@@ -271,6 +286,19 @@ def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
     groups = {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
     rope = rope | yarn | {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
     return DeepseekV3Config(**sizes, **groups, v_head_dim=32, rope_parameters=rope)
+
+
+def _hybrid_config_of(rope: dict[str, Any]) -> Any:
+    """Return a configuration with layers that keep a state."""
+    return Qwen3NextConfig(
+        **_BASE | _GATED_DELTA,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=96,
+        head_dim=32,
+        rope_parameters=rope | {"partial_rotary_factor": 0.25},
+    )
 
 
 def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
@@ -354,7 +382,8 @@ def _sharpen(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter_name, parameter in parameters.items():
             is_tied = "lm_head.weight" not in parameters
-            _draw(parameter_name, parameter, is_tied=is_tied, is_offset=type(model).__name__.startswith("Gemma"))
+            is_offset = type(model).__name__.startswith(_OFFSET_NORMS) and "linear_attn" not in parameter_name
+            _draw(parameter_name, parameter, is_tied=is_tied, is_offset=is_offset)
         if type(model).__name__ in ("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"):
             for buffer_name, buffer in model.named_buffers():
                 if buffer_name.endswith("e_score_correction_bias"):
@@ -368,6 +397,8 @@ def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset:
     if parameter.ndim >= 2:
         fan_in = 1 if "embed_tokens" in name and not is_tied else parameter.shape[-1]
         parameter.normal_(0.0, gain * fan_in**-0.5)
+    elif name.endswith("A_log"):
+        parameter.normal_(-3.0, 1.0)  # some heads forget within few tokens, some remember hundreds
     elif name.endswith(("bias", "sinks")):
         parameter.normal_(0.0, 0.2)
     elif name in ("model.norm.weight", "model.language_model.norm.weight"):

@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.errors import StreamBrokenError
-from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
-from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, payload_crc32c
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, StateTensor
+from baton.kv.stream import (
+    FrameKind,
+    KvFrame,
+    KvProgress,
+    StreamLedger,
+    StreamTotals,
+    frame_groups,
+    header_crc32c,
+    payload_crc32c,
+)
 
 NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
 LAYOUT = KvLayout("m", "a" * 32, "", (NARROW, NARROW, NARROW, WIDE), KvDtype.FLOAT16)
@@ -311,3 +320,55 @@ def test_the_checksum_of_a_header_is_that_of_the_proto() -> None:
     assert header_crc32c(KEY, 11, frame, 13) == crc32c.crc32c(
         b"".join(number.to_bytes(size, "little") for number, size in numbers)
     )
+
+
+STATE = (StateTensor("conv", (3, 5)), StateTensor("recurrent", (2, 4, 3)))
+HYBRID = KvLayout("m", "a" * 32, "", (LayerSpec(0, 0, 0, state=STATE), NARROW), KvDtype.FLOAT16)
+STATE_FRAME = KvFrame(0, 1, BEGIN, END - BEGIN, bytes(4 * (15 + 24)), b"", kind=FrameKind.STATE, state=STATE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"kind": 7}, "kind: layer 0 has frames of kind 2, not 7"),
+        ({"kind": FrameKind.KV}, "kind: layer 0"),
+        (
+            {"num_tokens": END - BEGIN - 1},
+            f"token_count: layer 0 has a state after {END - 1} positions, not after {END}",
+        ),
+        (
+            {"token_begin": BEGIN + 1, "num_tokens": END - BEGIN - 1},
+            "layer 0: positions from 4 arrived where 3 was due",
+        ),
+        ({"state": STATE[:1]}, "state_tensors: layer 0 has"),
+        ({"state": (STATE[0], STATE[1]._replace(shape=(2, 3, 4)))}, "state_tensors: layer 0 has"),
+        ({"state": (STATE[0], STATE[1]._replace(dtype=None))}, "state_tensors: layer 0 has"),
+        ({"keys": bytes(4 * 38)}, "frame has 152 bytes of keys, not 156"),
+        ({"values": b"1"}, "frame has 1 bytes of values, not 0"),
+        ({"num_layers": 2}, r"layers \[0, 2\) differ in shape"),
+    ],
+)
+def test_a_state_that_is_not_the_layers_is_refused_by_the_field(changes: dict[str, object], cause: str) -> None:
+    """Nothing of a wrong kind, shape, size or token count is taken; the stream counts for nothing."""
+    frame = replace(STATE_FRAME, **changes)  # type: ignore[arg-type]
+
+    with pytest.raises(StreamBrokenError, match=cause):
+        StreamLedger(HYBRID, KvProgress.begin(HYBRID, BEGIN, END)).append(frame)
+
+
+def test_a_state_is_complete_in_one_frame() -> None:
+    """Which stands for all positions that were owed of the layer."""
+    ledger = StreamLedger(HYBRID, KvProgress.begin(HYBRID, BEGIN, END), 5)
+    ledger.append(STATE_FRAME)
+
+    assert ledger.progress.next_tokens == (END, BEGIN)
+    assert KvProgress.begin(HYBRID, BEGIN, END).missing_bytes(HYBRID) - ledger.progress.missing_bytes(HYBRID) == 156
+
+
+def test_a_damaged_state_is_refused() -> None:
+    """By the checksum of its bytes."""
+    frame = replace(STATE_FRAME, keys=bytes(155) + b"1")
+    crc = payload_crc32c(STATE_FRAME.keys, b"")
+
+    with pytest.raises(StreamBrokenError, match="wrong checksum"):
+        StreamLedger(HYBRID, KvProgress.begin(HYBRID, BEGIN, END)).enter(frame, 0, crc)

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from baton.errors import MismatchError
-from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, StateTensor
 
 SPEC = LayerSpec(num_kv_heads=2, key_head_dim=8, value_head_dim=4)
 LAYOUT = KvLayout("llama", "a" * 32, "b" * 32, (SPEC,) * 3, KvDtype.FLOAT32)
@@ -24,6 +24,9 @@ CHANGES = {
     "layers[2].value_head_dim": replace(LAYOUT, layers=(SPEC, SPEC, replace(SPEC, value_head_dim=8))),
     "layers[2].sliding_window_token_count": replace(
         LAYOUT, layers=(SPEC, SPEC, replace(SPEC, sliding_window_tokens=9))
+    ),
+    "layers[2].state_tensors": replace(
+        LAYOUT, layers=(SPEC, SPEC, replace(SPEC, state=(StateTensor("conv", (3, 5)),)))
     ),
 }
 

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
+from baton.kv.kv_format import KvDtype, StateTensor
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response, serialize_response
+from baton.wire.kv import state_to_proto
 from baton.wire.quantities import duration_from_seconds
 
 counts = st.integers(0, 2**31 - 1)
@@ -23,6 +25,10 @@ frames = st.builds(
     keys=payloads,
     values=payloads,
     ready_seconds=st.integers(0, 8000).map(lambda eighths: eighths / 8),
+    kind=st.integers(1, 9),
+    state=st.lists(
+        st.builds(StateTensor, st.text(max_size=9), st.tuples(counts, counts), st.sampled_from(KvDtype)), max_size=1
+    ).map(tuple),
 )
 numbers = st.integers(0, 2**63 - 1)
 checksums = st.integers(0, 2**32 - 1)
@@ -40,6 +46,8 @@ def message_of(frame: KvFrame, sequence_number: int, crc: int) -> kv_pb2.KvFrame
         ready_offset=duration_from_seconds(frame.ready_seconds),
         keys=bytes(frame.keys),
         values=bytes(frame.values),
+        kind=frame.kind,  # type: ignore[arg-type]
+        state_tensors=state_to_proto(frame.state),
     )
 
 
@@ -52,15 +60,17 @@ def test_protobuf_reads_what_is_written_here(frame: KvFrame, sequence_number: in
     assert prefill_service_pb2.PrefillResponse.FromString(data) == expected
 
 
-@given(frames, numbers, checksums, st.permutations(range(9)))
+@given(frames, numbers, checksums, st.permutations(range(11)))
 def test_what_protobuf_writes_is_read_here_in_any_order_of_fields(
     frame: KvFrame, sequence_number: int, crc: int, order: list[int]
 ) -> None:
     """Each field may be written anywhere, as in all of protobuf."""
     message = message_of(frame, sequence_number, crc)
-    parts = [kv_pb2.KvFrame() for _ in range(9)]
+    parts = [kv_pb2.KvFrame() for _ in range(11)]
     for part, (field, _) in zip(parts, message.ListFields(), strict=False):
-        if field.message_type is None:
+        if field.name == "state_tensors":
+            part.state_tensors.extend(message.state_tensors)
+        elif field.message_type is None:
             setattr(part, field.name, getattr(message, field.name))
         else:
             getattr(part, field.name).CopyFrom(getattr(message, field.name))

@@ -53,6 +53,8 @@ class ModelShape:
     """Rows of the output projection."""
     attention_elements: AttentionElements = AttentionElements()
     """Zeros: keys and values have `head_dim` elements in all heads and layers."""
+    state_bytes: int = 0
+    """Bytes that layers keep of a sequence instead of K and V, however long it is; 0: none does."""
     attention_flop_per_pair: float = field(init=False, repr=False, compare=False)
     """Operations of one (query, key) pair over all layers: score and weighted sum, 2 per element."""
     step_flop_per_pair: float = field(init=False, repr=False, compare=False)
@@ -70,8 +72,8 @@ class ModelShape:
         return batch_size * (linear + self.step_flop_per_pair * context_tokens)
 
     def step_bytes(self, batch_size: float, context_tokens: float) -> float:
-        """Return the bytes that one decode step reads: all weights once, the KV of every sequence."""
-        return self.weight_bytes + batch_size * context_tokens * self.kv_bytes_per_token
+        """Return the bytes that one decode step moves: all weights once, the KV of every sequence, states twice."""
+        return self.weight_bytes + batch_size * (context_tokens * self.kv_bytes_per_token + 2 * self.state_bytes)
 
     def workspace_bytes(self, pass_tokens: int) -> int:
         """Return about what a pass over `pass_tokens` positions holds beside weights and KV, in 32-bit elements.

@@ -84,6 +84,7 @@ class Engine:
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
             disk=self._disk_tier,
             pair_weight=pair_weight(runner.info.shape),
+            num_state_slots=runner.num_state_slots,
         )
         self._post = post
         self._on_block_events = on_block_events
@@ -115,8 +116,7 @@ class Engine:
         self._receptions = Receptions(runner, self.scheduler, self._registry, self._ingest, self._pipeline, clock)
         self._is_stepping = False
         self._is_proven = True  # that no block is lost or doubled
-        self._checked_at = 0.0
-        self._load_taken_at = 0.0
+        self._checked_at = self._load_taken_at = 0.0
         self._accepted_placement_ids: list[str] = []  # that no load counts yet
         self._load = self._registry.load(0, self._ingest.landing)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -172,12 +172,15 @@ class Engine:
         self._commands.put(lambda: self._receptions.fall_back(request_id, num_received_tokens))
 
     def count_cached(self, hashes: Items[BlockHash]) -> Future[int]:
-        """Return how many blocks, from the first on, are in the prefix cache, on the device or in host memory."""
+        """Return how many blocks, from the first on, are in the prefix cache, on the device or in host memory.
+
+        Where layers keep states, which do not travel with blocks, none is of use to others.
+        """
         answer: Future[int] = Future()
 
         def count() -> None:
             if answer.set_running_or_notify_cancel():
-                answer.set_result(self._held.count(hashes))
+                answer.set_result(0 if self.scheduler.states else self._held.count(hashes))
 
         self.call(count)
         return answer

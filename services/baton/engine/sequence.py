@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from baton.engine.request import EngineRequest, Purpose
+from baton.engine.runners.base import StateSave
 from baton.engine.sampling import SamplingContext
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.kv.pool import BlockId
@@ -88,6 +90,24 @@ class RestoreState:
     """Index of the block after the last of these."""
 
 
+@dataclass(slots=True)
+class SequenceState:
+    """Slots of what layers keep of a sequence besides K and V (`engine/kv_cache/state_slots.py`)."""
+
+    slot: BlockId
+    """Its own."""
+    sources: list[BlockId]
+    """The checkpoint from which it goes on, until a pass behind the one that reads it is launched; else none."""
+    num_matched_blocks: int
+    """Blocks that it found in the prefix cache, with a checkpoint at their end or not."""
+    has_begun: bool = False
+    """Whether a pass has been launched that reads the checkpoint."""
+    saves: deque[StateSave] = field(default_factory=deque)
+    """Checkpoints that passes leave, not hittable yet."""
+    output_hash: BlockHash | None = None
+    """Hash of the last checkpoint in its output."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A living request. The scheduler alone changes it.
@@ -139,6 +159,10 @@ class Sequence:
     is not suspected."""
     restore: RestoreState | None = None
     """How blocks come back from host memory or disk; None: that has never been tried."""
+    state: SequenceState | None = None
+    """With blocks, of a model whose layers keep states: where its is."""
+    num_matched_blocks: int = 0
+    """Blocks that it found when the prefix cache was last asked."""
     stats: SequenceStats = field(default_factory=SequenceStats)
 
     @property

@@ -6,6 +6,7 @@ travel apart (protos/baton/internal/v1/kv.proto, KvDtype).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +22,7 @@ _SPEC_FIELDS = {
     "key_head_dim": "key_head_dim",
     "value_head_dim": "value_head_dim",
     "sliding_window_tokens": "sliding_window_token_count",
+    "state": "state_tensors",
 }
 """Fields of `LayerSpec`, and their names in kv.proto: nodes of other languages know no others."""
 
@@ -50,16 +52,38 @@ class WireFormat(NamedTuple):
     values: KvDtype
 
 
+class StateTensor(NamedTuple):
+    """A tensor of what a layer keeps of a sequence instead of K and V of its positions."""
+
+    name: str
+    """"conv" or "recurrent"; kv.proto says what they hold."""
+    shape: tuple[int, ...]
+    dtype: KvDtype | None = KvDtype.FLOAT32
+    """None: one that a peer names and this node does not know."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return its size."""
+        return math.prod(self.shape) * (self.dtype.num_bytes if self.dtype else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """The cache of one layer."""
+    """The cache of one layer: K and V of every position, or one state of the sequence."""
 
     num_kv_heads: int
-    """KV heads, 1 or more."""
+    """KV heads, 1 or more; 0: the layer keeps a state."""
     key_head_dim: int
     value_head_dim: int
     sliding_window_tokens: int = 0
     """Positions attended to, the current one included; 0: all."""
+    state: tuple[StateTensor, ...] = ()
+    """What the state consists of; it travels and is kept in one piece, tensor after tensor."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the bytes of a sequence's state; 0: the layer has K and V."""
+        return sum(tensor.num_bytes for tensor in self.state)
 
     @property
     def num_token_elements(self) -> int:
@@ -67,7 +91,9 @@ class LayerSpec:
         return self.num_kv_heads * (self.key_head_dim + self.value_head_dim)
 
     def is_shaped_like(self, other: LayerSpec) -> bool:
-        """Return whether K and V of both layers have the same shape, so that one frame may hold them."""
+        """Return whether one frame may hold both layers: they have K and V of the same shape."""
+        if self.state or other.state:
+            return False
         mine = (self.num_kv_heads, self.key_head_dim, self.value_head_dim)
         return mine == (other.num_kv_heads, other.key_head_dim, other.value_head_dim)
 
@@ -108,9 +134,18 @@ class KvLayout:
         """Return the number of layers."""
         return len(self.layers)
 
+    @property
+    def kv_layers(self) -> list[int]:
+        """Return the layers that have K and V."""
+        return [layer for layer, spec in enumerate(self.layers) if not spec.state]
+
     def num_token_bytes(self) -> int:
         """Return the bytes of one token over all layers in the cache."""
         return sum(spec.num_token_elements for spec in self.layers) * self.dtype.num_bytes
+
+    def num_state_bytes(self) -> int:
+        """Return the bytes that a sequence keeps besides, however long it is."""
+        return sum(spec.state_bytes for spec in self.layers)
 
     def check_matches(self, peer: KvLayout, *, is_converted: bool = False) -> None:
         """Compare with a peer's layout.

@@ -13,22 +13,31 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Self
 
 import crc32c
 import numpy as np
 
 from baton.errors import StreamBrokenError
-from baton.kv.kv_format import KvDtype, KvLayout, Packed, WireCodec, scale_bytes
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, Packed, StateTensor, WireCodec, scale_bytes
 
 _SMALLEST_BYTES = 64 << 10
 """Less is given from the allocator, which keeps small memory itself."""
 _CLASSES_PER_DOUBLING = 4
 
 
+class FrameKind(IntEnum):
+    """What a frame holds; open: a sender may know more kinds than its receiver, which refuses those."""
+
+    KV = 1
+    STATE = 2
+    """The state of one layer after the prompt's last position: `keys` has its tensors one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvFrame:
-    """K and V of consecutive layers and positions (protos/baton/internal/v1/kv.proto, KvFrame)."""
+    """K and V of consecutive layers and positions, or a state (protos/baton/internal/v1/kv.proto, KvFrame)."""
 
     layer_begin: int
     num_layers: int
@@ -45,11 +54,20 @@ class KvFrame:
     key_scales: bytes | memoryview = b""
     """Scales of the keys' rows, where the wire's number format has them."""
     value_scales: bytes | memoryview = b""
+    kind: int = FrameKind.KV
+    """A `FrameKind`, or what a sender says instead."""
+    state: tuple[StateTensor, ...] = ()
+    """Of a state: its tensors."""
 
     @property
     def num_bytes(self) -> int:
         """Return the payload size."""
         return len(self.keys) + len(self.values) + len(self.key_scales) + len(self.value_scales)
+
+
+def kind_of(spec: LayerSpec) -> FrameKind:
+    """Return what frames of a layer hold."""
+    return FrameKind.STATE if spec.state else FrameKind.KV
 
 
 def frame_groups(layout: KvLayout, layers_per_frame: int) -> Sequence[range]:
@@ -102,12 +120,15 @@ class KvProgress:
         num_bytes = (dtype or layout.dtype).num_bytes
         return sum(
             (self.num_tokens - next_token) * spec.num_token_elements * num_bytes
+            + (spec.state_bytes if next_token < self.num_tokens else 0)
             for spec, next_token in zip(layout.layers, self.next_tokens, strict=True)
         )
 
 
 def pack_frame(codec: WireCodec, layout: KvLayout, frame: KvFrame) -> KvFrame:
-    """Return a frame of the cache in the format of the stream."""
+    """Return a frame of the cache in the format of the stream; a state is never rounded."""
+    if frame.state:
+        return frame
     spec, wire = layout.layers[frame.layer_begin], layout.wire_format
     keys = _pack(codec, frame.keys, layout.dtype, wire.keys, spec.key_head_dim)
     values = _pack(codec, frame.values, layout.dtype, wire.values, spec.value_head_dim)
@@ -116,6 +137,8 @@ def pack_frame(codec: WireCodec, layout: KvLayout, frame: KvFrame) -> KvFrame:
 
 def unpack_frame(codec: WireCodec, layout: KvLayout, frame: KvFrame) -> KvFrame:
     """Return a frame of the stream, whose sizes have been checked, in the cache's own format."""
+    if frame.state:
+        return frame
     spec, wire = layout.layers[frame.layer_begin], layout.wire_format
     keys, values = Packed(frame.keys, frame.key_scales), Packed(frame.values, frame.value_scales)
     return replace(
@@ -326,6 +349,11 @@ class StreamLedger:
             raise ContradictionError(
                 f"positions [{frame.token_begin}, {frame.token_begin + frame.num_tokens}) reach past {self._token_end}"
             )
+        if first.state and frame.token_begin + frame.num_tokens != self._token_end:
+            raise ContradictionError(
+                f"token_count: layer {frame.layer_begin} has a state after {frame.token_begin + frame.num_tokens}"
+                f" positions, not after {self._token_end}"
+            )
         for layer in range(frame.layer_begin, layer_end):
             if frame.token_begin != self._next_token[layer]:
                 raise ContradictionError(
@@ -335,10 +363,17 @@ class StreamLedger:
     def _check_size(self, frame: KvFrame) -> None:
         wire, cache = self._layout.wire_format, self._layout.dtype
         specs = self._layout.layers[frame.layer_begin : frame.layer_begin + frame.num_layers]
+        kind = kind_of(specs[0])
+        if frame.kind != kind:
+            raise ContradictionError(f"kind: layer {frame.layer_begin} has frames of kind {kind:d}, not {frame.kind}")
+        if frame.state != specs[0].state:
+            raise ContradictionError(
+                f"state_tensors: layer {frame.layer_begin} has {specs[0].state}, not {frame.state}"
+            )
         num_rows = frame.num_tokens * sum(spec.num_kv_heads for spec in specs)
         key_dim, value_dim = specs[0].key_head_dim, specs[0].value_head_dim  # those of all: the range was checked
         expected = {
-            "keys": num_rows * key_dim * wire.keys.num_bytes,
+            "keys": num_rows * key_dim * wire.keys.num_bytes + specs[0].state_bytes,
             "values": num_rows * value_dim * wire.values.num_bytes,
             "key_scales": num_rows * scale_bytes(wire.keys, cache, key_dim),
             "value_scales": num_rows * scale_bytes(wire.values, cache, value_dim),

@@ -19,9 +19,10 @@ import crc32c
 
 from baton.errors import StreamBrokenError
 from baton.internal.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
-from baton.kv.stream import KvFrame, StreamTotals
+from baton.kv.stream import FrameKind, KvFrame, StreamTotals
 from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import Loan
+from baton.wire.kv import state_from_proto, state_to_proto
 from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ def _header(frame: KvFrame, sequence_number: int, crc: int, header_crc: int | No
         crc32c=crc,
         header_crc32c=header_crc,
         ready_offset=duration_from_seconds(frame.ready_seconds),
+        kind=frame.kind,  # type: ignore[arg-type] # as kv_pb2.FrameKind numbers them
+        state_tensors=state_to_proto(frame.state),
     )
 
 
@@ -175,6 +178,8 @@ def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes |
         ready_seconds=seconds_from_duration(message.ready_offset),
         key_scales=message.key_scales,
         value_scales=message.value_scales,
+        kind=message.kind or FrameKind.KV,
+        state=state_from_proto(message.state_tensors),
     )
     header_crc = message.header_crc32c if message.HasField("header_crc32c") else None
     shared = message.shared if message.HasField("shared") else None

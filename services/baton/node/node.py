@@ -215,7 +215,7 @@ class WorkerNode:
             max_batch_size=self.settings.max_batch_size,
             max_step_tokens=self.settings.max_step_tokens,
             wire_abilities=self._wire_abilities,
-            is_cache_private=self.is_kv_quantized,
+            is_cache_private=self.is_kv_quantized or self.runner.num_state_slots > 0,
             place=self._place,
             device_id=self._device_id(),
             text_digest=self._text_digest,

@@ -12,7 +12,16 @@ from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.runners.base import LayerKv
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvLayout, LayerSpec
-from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, tokens_crc32c
+from baton.kv.stream import (
+    KvFrame,
+    KvProgress,
+    StreamLedger,
+    StreamTotals,
+    frame_groups,
+    header_crc32c,
+    kind_of,
+    tokens_crc32c,
+)
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     SharedMemoryWriter,
@@ -52,6 +61,7 @@ class FrameExport:
     ) -> None:
         self._layout = layout
         self._next_token = list(owed.next_tokens)
+        self._num_tokens = owed.num_tokens
         self._last_layers = frozenset(group.stop - 1 for group in frame_groups(layout, layers_per_frame))
         self._pieces: list[_Piece] = []
         self._put = put
@@ -61,7 +71,10 @@ class FrameExport:
     def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
         """Take K and V of one layer for the positions from `start`."""
         spec = self._layout.layers[layer]
-        num_tokens = len(kv.keys) // (spec.num_kv_heads * spec.key_head_dim * self._layout.dtype.num_bytes)
+        if spec.state:  # it stands for all positions that are owed
+            start, num_tokens = self._next_token[layer], self._num_tokens - self._next_token[layer]
+        else:
+            num_tokens = len(kv.keys) // (spec.num_kv_heads * spec.key_head_dim * self._layout.dtype.num_bytes)
         num_sent = max(0, self._next_token[layer] - start)
         if num_sent < num_tokens:
             self._next_token[layer] = start + num_tokens
@@ -91,6 +104,8 @@ class FrameExport:
                 keys=_joined([piece.kv.keys for piece in pieces]),
                 values=_joined([piece.kv.values for piece in pieces]),
                 ready_seconds=self._clock() - self._started,
+                kind=kind_of(self._layout.layers[first.layer]),
+                state=self._layout.layers[first.layer].state,
             )
         )
 

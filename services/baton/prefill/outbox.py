@@ -176,7 +176,7 @@ class OutboxShare:
         """Give back what a frame took, which waits no more."""
         specs = self._layout.layers[frame.layer_begin : frame.layer_begin + frame.num_layers]
         num_elements = frame.num_tokens * sum(spec.num_token_elements for spec in specs)
-        self._give_back(num_elements * self._layout.dtype.num_bytes)
+        self._give_back(num_elements * self._layout.dtype.num_bytes + sum(spec.state_bytes for spec in specs))
 
     def close(self) -> None:
         """Give back the rest: the stream has ended."""

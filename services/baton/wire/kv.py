@@ -9,7 +9,7 @@ from typing import TypeAlias
 from baton.capacity.kv_transfer import WireAbility
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import block_service_pb2, kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
-from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, RopeState, WireFormat, check_wire
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, RopeState, StateTensor, WireFormat, check_wire
 from baton.v1 import generation_pb2
 
 WireMessage: TypeAlias = (
@@ -141,6 +141,8 @@ def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvL
 
 
 def _spec_from_proto(spec: kv_pb2.KvLayerSpec, *, field: str) -> LayerSpec:
+    if spec.attention_kind == kv_pb2.ATTENTION_KIND_STATE:
+        return LayerSpec(0, 0, 0, state=state_from_proto(spec.state_tensors))
     for name in ("kv_head_count", "key_head_dim", "value_head_dim"):
         if getattr(spec, name) < 1:
             raise InvalidFieldError(f"{field}.{name}", f"expected 1 or more, got {getattr(spec, name)}")
@@ -155,6 +157,9 @@ def _spec_from_proto(spec: kv_pb2.KvLayerSpec, *, field: str) -> LayerSpec:
 
 def _spec_to_proto(spec: LayerSpec) -> kv_pb2.KvLayerSpec:
     is_sliding = spec.sliding_window_tokens > 0
+    if spec.state:
+        tensors = state_to_proto(spec.state)
+        return kv_pb2.KvLayerSpec(attention_kind=kv_pb2.ATTENTION_KIND_STATE, state_tensors=tensors)
     return kv_pb2.KvLayerSpec(
         attention_kind=kv_pb2.ATTENTION_KIND_SLIDING if is_sliding else kv_pb2.ATTENTION_KIND_FULL,
         kv_head_count=spec.num_kv_heads,
@@ -162,3 +167,16 @@ def _spec_to_proto(spec: LayerSpec) -> kv_pb2.KvLayerSpec:
         value_head_dim=spec.value_head_dim,
         sliding_window_token_count=spec.sliding_window_tokens,
     )
+
+
+def state_from_proto(messages: Iterable[kv_pb2.StateTensor]) -> tuple[StateTensor, ...]:
+    """Return the tensors of a state as a peer describes them; who compares them with its own refuses others."""
+    return tuple(StateTensor(each.name, tuple(each.shape), _DTYPES_BACK.get(each.dtype)) for each in messages)
+
+
+def state_to_proto(state: Iterable[StateTensor]) -> list[kv_pb2.StateTensor]:
+    """Return the messages of a state's tensors."""
+    return [
+        kv_pb2.StateTensor(name=each.name, shape=each.shape, dtype=_DTYPES[each.dtype] if each.dtype else None)
+        for each in state
+    ]

@@ -64,7 +64,7 @@ def test_a_pool_is_no_larger_than_what_a_full_batch_can_use() -> None:
     """A batch of 2 sequences of 131,072 tokens needs 16,384 blocks, whatever else a GPU has."""
     chosen = choose_pool_size(None, GPU, MODEL, PoolBounds(max_batch_size=2))
 
-    assert chosen == (16_384, "no more than 2 sequences of 131072 tokens can use")
+    assert chosen[:2] == (16_384, "no more than 2 sequences of 131072 tokens can use")
 
 
 def test_a_short_context_leaves_a_pool_for_the_prefix_cache() -> None:
@@ -101,7 +101,7 @@ def test_a_cpu_has_the_usual_number() -> None:
     """Several nodes may share a host, so that its memory is nobody's to fill."""
     model = PoolModel(replace(SHAPE, max_context_tokens=4096), 16, MODEL.block_bytes)
 
-    assert choose_pool_size(None, CPU, model, DEFAULT_BOUNDS) == (USUAL_BLOCKS, "the usual number on a CPU")
+    assert choose_pool_size(None, CPU, model, DEFAULT_BOUNDS)[:2] == (USUAL_BLOCKS, "the usual number on a CPU")
 
 
 def test_a_cpu_has_room_for_one_sequence_as_long_as_the_model_takes() -> None:
@@ -109,14 +109,14 @@ def test_a_cpu_has_room_for_one_sequence_as_long_as_the_model_takes() -> None:
     model = PoolModel(replace(SHAPE, max_context_tokens=65_537), 16, MODEL.block_bytes)
     chosen = choose_pool_size(None, CPU, model, DEFAULT_BOUNDS)
 
-    assert chosen == (4097, "as one sequence of 65537 tokens needs")
+    assert chosen[:2] == (4097, "as one sequence of 65537 tokens needs")
 
 
 def test_a_cpu_with_little_memory_has_fewer() -> None:
     """A quarter of 8 GB has room for 953 blocks of 2 MiB."""
     chosen = choose_pool_size(None, CPU._replace(free_bytes=8 * GB), MODEL, DEFAULT_BOUNDS)
 
-    assert chosen == (2 * GB // MODEL.block_bytes, "a quarter of the 8 GB that are free of 64 GB")
+    assert chosen[:2] == (2 * GB // MODEL.block_bytes, "a quarter of the 8 GB that are free of 64 GB")
 
 
 @pytest.mark.parametrize("memory", [GPU, CPU])
@@ -124,7 +124,7 @@ def test_a_number_that_fits_is_taken(memory: DeviceMemory) -> None:
     """Whatever would have been chosen: a share is no bound for who knows better."""
     num_fitting = memory.free_bytes // MODEL.block_bytes
 
-    assert choose_pool_size(num_fitting, memory, MODEL, DEFAULT_BOUNDS) == (num_fitting, "num_blocks says so")
+    assert choose_pool_size(num_fitting, memory, MODEL, DEFAULT_BOUNDS)[:2] == (num_fitting, "num_blocks says so")
 
 
 @pytest.mark.parametrize("memory", [GPU, CPU])
@@ -168,7 +168,7 @@ def test_ranks_have_as_many_blocks_as_the_one_with_least_room(num_blocks: int | 
 
     if num_blocks is None:
         chosen = choose_pool_size(None, GPU, MODEL, DEFAULT_BOUNDS, least=least)
-        assert chosen == (blocks(GPU) - 9, "another rank has room for no more")
+        assert chosen[:2] == (blocks(GPU) - 9, "another rank has room for no more")
     elif num_blocks == 5:
         assert choose_pool_size(5, GPU, MODEL, DEFAULT_BOUNDS, least=least).num_blocks == 5
     else:

@@ -15,7 +15,15 @@ import pytest
 
 from baton.engine.engine import Engine
 from baton.engine.runners.base import Span
-from checkpoints import HUB_NAMES, VOCABULARY_SIZE, HubCheckpointName, checkpoint, reference_generate, reference_logits
+from checkpoints import (
+    HUB_NAMES,
+    HYBRID_NAMES,
+    VOCABULARY_SIZE,
+    HubCheckpointName,
+    checkpoint,
+    reference_generate,
+    reference_logits,
+)
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 from order import RUNS_ALL
@@ -58,7 +66,7 @@ class Setting(NamedTuple):
 SETTINGS = [
     Setting(family, kind, place)
     for family, kind, place in product(HUB_NAMES, ("plain", *KINDS), PLACES)
-    if kind != "fp8" or place == "torch"
+    if (kind != "fp8" or place == "torch") and (kind == "plain" or family not in HYBRID_NAMES)
 ]
 CELLS = [
     (setting, condition)
@@ -73,6 +81,10 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("ministral3", "plain", "torch-to-mlx"), "chunked"),
     (Setting("qwen3_vl", "mlx4", "mlx-to-torch"), "migrated"),
     (Setting("qwen3_vl", "plain", "torch"), "alone"),
+    (Setting("qwen3_next", "plain", "torch"), "ragged"),
+    (Setting("qwen3_next", "plain", "mlx"), "chunked"),
+    (Setting("qwen3_next", "plain", "torch-to-mlx"), "killed"),
+    (Setting("qwen3_next", "plain", "mlx-to-torch"), "prefix"),
 ]
 """Each family, format, place and condition at least once."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from baton.capacity.cost import AttentionElements
+from baton.engine.checkpoint.recurrent_state import HYBRID_FAMILIES, STATE_KINDS, state_of
 from baton.engine.checkpoint.rope import rope_parameters
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import LayerSpec
@@ -92,7 +93,7 @@ def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
     if config["model_type"] in LATENT_FAMILIES:
         _check_latents(directory, config)
     for layer, kind in enumerate(config.get("layer_types") or ()):
-        if kind not in _LAYER_KINDS:
+        if kind not in _LAYER_KINDS and not (kind in STATE_KINDS and config["model_type"] in HYBRID_FAMILIES):
             expected = " or ".join(_LAYER_KINDS)
             raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
     if num_shared := int(config.get("num_kv_shared_layers") or 0):
@@ -113,6 +114,8 @@ def _check_latents(directory: Path, config: Mapping[str, Any]) -> None:
 def _spec_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
     if latents := read_latents(config):
         return LayerSpec(1, latents.rank, latents.rope_dim)
+    if state := state_of(config, layer):
+        return LayerSpec(0, 0, 0, state=state)
     num_kv_heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
     return LayerSpec(num_kv_heads, head_dim(config), head_dim(config), _window_of(config, layer))
 

@@ -24,6 +24,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "qwen2_moe": ENGINES,
     "qwen3": ENGINES,
     "qwen3_moe": ENGINES,
+    "qwen3_next": ENGINES,
     "smollm3": ENGINES,
 }
 """Values of `model_type` whose equality with transformers is tested, and the engines of each."""

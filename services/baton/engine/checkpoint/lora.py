@@ -75,7 +75,7 @@ def read_adapters(folders: Mapping[str, Path], checkpoint: Checkpoint) -> tuple[
     Raises:
         ConfigurationError: If one cannot be served with the model; the message names the adapter and what it has.
     """
-    if folders and checkpoint.latents:
+    if folders and (checkpoint.latents or any(spec.state for spec in checkpoint.layer_specs())):
         raise ConfigurationError(f"lora {', '.join(folders)}: adapters of {checkpoint.family} are not served")
     return tuple(_read_adapter(name, folder, checkpoint) for name, folder in folders.items())
 

@@ -60,7 +60,8 @@ class Checkpoint:
     def weights_digest(self, *, is_full: bool = False) -> str:
         """Return the digest of configuration, end tokens and weights: of some rows of each, or of all."""
         is_tied = bool(self.config.get("tie_word_embeddings", self.is_tied))
-        facts = (self.eos_token_ids, self.num_experts, *map(astuple, self.layer_specs()))
+        specs = ((*astuple(spec)[:4], *(tensor[:2] for tensor in spec.state)) for spec in self.layer_specs())
+        facts = (self.eos_token_ids, self.num_experts, *specs)
         return weights_digest(self.config, facts, self.weights, is_tied=is_tied, is_full=is_full)
 
     def unpacked(self) -> Checkpoint:

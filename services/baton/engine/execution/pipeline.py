@@ -166,6 +166,8 @@ class Pipeline:
             if self._in_flight is None:
                 self._free_since = self._clock()
                 self.timer.begin(step, self._free_since)
+            if self._scheduler.states:
+                step.spans = self._scheduler.states.placed(step.sequences, step.spans)
             launched = launch(self._runner, step, choice, self._in_flight)
         except Exception as error:  # the edge of the pass's work
             self._scheduler.progress.begin(step)  # as one that fails on the device

@@ -66,10 +66,12 @@ def write_blocks(runner: Runner, block_table: Sequence[int], first_block: int, c
 
 def split_blocks(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[bytes]:
     """Return the blocks, 0 or more, of [heads, blocks * tokens, head dim], each [heads, tokens, head dim]."""
-    array = np.frombuffer(part, dtype=np.uint8).reshape(num_heads, max(1, num_blocks), -1)
+    array = np.frombuffer(part, dtype=np.uint8).reshape(max(1, num_heads), max(1, num_blocks), -1)
     return [array[:, block].tobytes() for block in range(num_blocks)]
 
 
 def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
     """Return blocks, 1 or more, as one [heads, blocks * tokens, head dim]."""
-    return np.concatenate([np.frombuffer(part, np.uint8).reshape(num_heads, -1) for part in parts], axis=1).tobytes()
+    return np.concatenate(
+        [np.frombuffer(part, np.uint8).reshape(max(1, num_heads), -1) for part in parts], axis=1
+    ).tobytes()

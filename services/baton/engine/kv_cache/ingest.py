@@ -82,7 +82,7 @@ class FrameCursor:
         if not num_tokens:
             if not must:
                 return None
-            num_tokens = self._end_of_blocks(1) - offset
+            num_tokens = frame.num_tokens if frame.state else self._end_of_blocks(1) - offset
         layer, kv = frame.layer_begin + self._index, self._layer()
         if num_tokens < frame.num_tokens:
             kv = LayerKv(self._cut(kv.keys, num_tokens), self._cut(kv.values, num_tokens))
@@ -92,11 +92,13 @@ class FrameCursor:
         return KvPiece(layer, frame.token_begin + offset, num_tokens, kv)
 
     def _num_fitting(self, max_bytes: float) -> int:
-        """Return how many positions fit: to the end of the layer, or of a block."""
+        """Return how many positions fit: to the end of the layer, or of a block; of a state all or none."""
         frame = self._frame
         left, token_bytes = frame.num_tokens - self._offset, self._layer_bytes / frame.num_tokens
         if left * token_bytes <= max_bytes:
             return left
+        if frame.state:
+            return 0
         end = frame.token_begin + self._offset + int(max_bytes / token_bytes)
         return max(0, end - end % self._block_tokens - frame.token_begin - self._offset)
 
@@ -214,7 +216,10 @@ class Ingest:
             if piece is None:
                 return False
             started = self._clock()
-            self._runner.write_kv(sequence.block_table, piece.layer, piece.start, piece.num_tokens, piece.kv)
+            if sequence.state is not None and self._runner.info.layout.layers[piece.layer].state:
+                self._runner.write_state(sequence.state.slot, piece.layer, piece.kv.keys)
+            else:
+                self._runner.write_kv(sequence.block_table, piece.layer, piece.start, piece.num_tokens, piece.kv)
             seconds = self._clock() - started
             self._budget.note_write(piece.num_bytes, seconds)
             self._rate.note(piece.num_bytes, seconds)
@@ -250,7 +255,7 @@ def export_cached(runner: Runner, sequence: Sequence) -> int:
         return 0
     for start in range(export.token_begin, sequence.num_computed, EXPORT_TOKENS):
         num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
-        for layer in range(runner.info.layout.num_layers):
+        for layer in runner.info.layout.kv_layers:
             export.sink(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
     return max(0, sequence.num_computed - export.token_begin) * runner.info.layout.num_token_bytes()
 

@@ -14,6 +14,8 @@ USUAL_BLOCKS = 2048
 """Blocks on a CPU, where several nodes may share a host, and of a mock."""
 _CPU_PARTS = 4
 """On a CPU a pool gets one of so many parts of what is free."""
+_STATE_PARTS, _LEAST_SLOTS = 4, 4
+"""States of sequences get one of so many parts of what a pool may have, but at least so many slots."""
 RESERVE_BYTES = 1 << 30
 """Left free on a GPU: its context and kernels, captured graphs, and freed memory that a framework keeps."""
 
@@ -68,6 +70,8 @@ class PoolSize(NamedTuple):
     """Blocks, 1 or more."""
     cause: str
     """Why the pool has this size, in words."""
+    num_state_slots: int = 0
+    """Slots for states that layers keep of sequences."""
 
 
 def pass_bytes(shape: ModelShape, bounds: PoolBounds) -> int:
@@ -96,6 +100,10 @@ def choose_pool_size(
     Raises:
         ConfigurationError: If they do not fit, or nothing does; the message names num_blocks, and what would fit.
     """
+    num_slots = _num_state_slots(memory, model.shape.state_bytes, bounds)
+    taken_bytes = num_slots * model.shape.state_bytes
+    own_bytes, free_bytes = memory.own_bytes + taken_bytes, max(0, memory.free_bytes - taken_bytes)
+    memory = memory._replace(own_bytes=own_bytes, free_bytes=free_bytes)
     left_bytes = max(0, memory.free_bytes - bounds.beside_bytes) if memory.is_main else memory.free_bytes
     num_fitting = least(left_bytes // model.block_bytes)
     own = _automatic(memory, model, bounds)
@@ -107,19 +115,30 @@ def choose_pool_size(
                 f"num_blocks {num_blocks}: {num_blocks * model.block_bytes} bytes do not fit into the"
                 f" {left_bytes} that are left{beside} of {memory.name}; {num_fitting} would, auto takes {num_automatic}"
             )
-        return PoolSize(num_blocks, "num_blocks says so")
+        return PoolSize(num_blocks, "num_blocks says so", num_slots)
     if num_automatic < 1:
         raise ConfigurationError(
             f"num_blocks auto: {own.cause}: no room for a block of {model.block_bytes} bytes on {memory.name}"
         )
-    return own if num_automatic == own.num_blocks else PoolSize(num_automatic, "another rank has room for no more")
+    if num_automatic < own.num_blocks:
+        own = PoolSize(num_automatic, "another rank has room for no more")
+    return own._replace(num_state_slots=num_slots)
+
+
+def _num_state_slots(memory: DeviceMemory, state_bytes: int, bounds: PoolBounds) -> int:
+    """Return how many states there is room for: two for each sequence of a batch, one of them a checkpoint's."""
+    if not state_bytes:
+        return 0
+    parts = _CPU_PARTS * _STATE_PARTS if memory.is_main else _STATE_PARTS
+    num_fitting = max(0, memory.free_bytes - bounds.beside_bytes) // (parts * state_bytes)
+    return max(_LEAST_SLOTS, min(2 * bounds.max_batch_size, num_fitting))
 
 
 def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> PoolSize:
     """Return how many blocks there is room for, 0 or more, but no more than are of use."""
     workspace = pass_bytes(model.shape, bounds)
     if memory.is_main:
-        num_useful, why_useful = _useful_on_cpu(model)
+        num_useful, why_useful, _ = _useful_on_cpu(model)
         free_bytes = max(0, memory.free_bytes - bounds.beside_bytes)
         left = free_bytes // _CPU_PARTS
         why_left = f"a quarter of the {told(free_bytes)} that are free of {told(memory.total_bytes)}"

@@ -44,8 +44,27 @@ class LayerSink(Protocol):
         """Take K and V of `layer` for the positions of the span that were computed.
 
         Called in order of layers, from the engine thread, before the pass gives its tokens; must not block. The buffers
-        are the sink's to keep.
+        are the sink's to keep. Of a layer that keeps a state `kv.keys` has it, once: after the span that ends a prompt.
         """
+
+
+class StateSave(NamedTuple):
+    """A copy of a sequence's state that a span leaves."""
+
+    end: int
+    """Positions after which it is, of the span."""
+    slot: int
+
+
+class StateSpan(NamedTuple):
+    """Where the state of a span's sequence lies, in layers that keep one."""
+
+    source: int | None
+    """Slot with the state before the span; None: there is none before position 0."""
+    slot: int
+    """Slot that has it after the span."""
+    saves: tuple[StateSave, ...] = ()
+    """Copies to leave, in order of positions."""
 
 
 UNKNOWN_TOKEN = -1
@@ -74,6 +93,8 @@ class Span(NamedTuple):
     """Row of the pass before, of whose last step the chosen token is fed; `token_ids` is then `UNKNOWN_TOKEN` alone."""
     adapter: str = ""
     """Name of the adapter with which it is computed; empty: the model alone."""
+    state: StateSpan | None = None
+    """With layers that keep a state: where it lies."""
 
     @property
     def end(self) -> int:
@@ -201,6 +222,7 @@ class ModelInfo:
             max_context_tokens=self.max_context_tokens,
             vocabulary_size=self.vocabulary_size,
             attention_elements=self.attention_elements,
+            state_bytes=self.layout.num_state_bytes(),
         )
 
 
@@ -211,6 +233,8 @@ class Runner(ABC):
     block_tokens: int
     num_blocks: int
     """Blocks in the pool; ids are 0 to num_blocks - 1."""
+    num_state_slots: int = 0
+    """Slots, each with the state of one sequence in all layers that keep one; ids are 0 to num_state_slots - 1."""
     num_blocks_cause: str = ""
     """Why so many, in words; empty: whoever made the runner says no more."""
     untaken_bytes: int = 0
@@ -268,7 +292,11 @@ class Runner(ABC):
 
     @abstractmethod
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
-        """Return K and V of positions [start, start + num_tokens) of one layer."""
+        """Return K and V of positions [start, start + num_tokens) of one layer; empty ones if it keeps a state."""
+
+    def write_state(self, slot: int, layer: int, data: bytes | memoryview) -> None:
+        """Write a layer's state, in float32, its tensors one after the other as the layout has them."""
+        raise NotImplementedError
 
     def peak_device_bytes(self) -> int:
         """Return the most memory of the device in use since the start; 0 where it is the process's own.

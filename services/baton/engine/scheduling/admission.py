@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from baton.capacity.cost import SHORT_SHARE
 from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.offload import Offload, SwapIn
+from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.step import Step, StepBudget
@@ -32,10 +33,17 @@ class BatchAdmission:
     """
 
     def __init__(
-        self, pool: BlockPool, offload: Offload, limits: SchedulerLimits, queues: SequenceQueues, turns: TenantTurns
+        self,
+        pool: BlockPool,
+        states: StateSlots,
+        offload: Offload,
+        limits: SchedulerLimits,
+        queues: SequenceQueues,
+        turns: TenantTurns,
     ) -> None:
         self.is_sparing = False
         self._pool = pool
+        self._states = states
         self._offload = offload
         self._limits = limits
         self._queues = queues
@@ -97,7 +105,7 @@ class BatchAdmission:
             prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
             if prefix is None or (prefix.must_join and budget.is_full(step)):
                 continue
-            if not self._has_blocks(sequence, prefix.blocks) or self._fills_first(step, sequence, prefix):
+            if not self._has_room(sequence, prefix) or self._fills_first(step, sequence, prefix):
                 blocked = blocked or sequence
                 continue
             if self._must_see_proof(step, budget, sequence, prefix):
@@ -123,7 +131,7 @@ class BatchAdmission:
             prefix = self._in_flight(step).reusable_prefix(sequence)
             if prefix is None or prefix.must_join or prefix.leader is not None or prefix.restored:
                 return
-            if not self._has_blocks(sequence, prefix.blocks) or step.may_break(sequence.hashes[: len(prefix.blocks)]):
+            if not self._has_room(sequence, prefix) or step.may_break(sequence.hashes[: len(prefix.blocks)]):
                 return
             self._take_in(sequence, prefix)
             step.admitted.append(sequence)
@@ -175,6 +183,7 @@ class BatchAdmission:
         sequence.num_stored_blocks = num_found
         num_tokens = (num_found + len(prefix.restored)) * block_tokens
         sequence.num_computed = len(sequence.token_ids) if prefix.leader is not None else num_tokens
+        self._states.take(sequence, len(prefix.blocks) + len(prefix.restored))
         self._offload.drop(sequence)
         if not sequence.is_admitted:
             if self._queues.has_tenants:
@@ -212,6 +221,11 @@ class BatchAdmission:
     def _num_blocks(self, sequence: Sequence) -> int:
         return self._pool.num_blocks_for(len(sequence.token_ids))
 
+    def _has_room(self, sequence: Sequence, prefix: ReusablePrefix) -> bool:
+        """Return whether a sequence gets the blocks that it does not find, and a slot if it needs one."""
+        num_blocks = len(prefix.blocks) + len(prefix.restored)
+        return self._states.has_room(sequence, num_blocks) and self._has_blocks(sequence, prefix.blocks)
+
     def _has_blocks(self, sequence: Sequence, found: list[BlockId]) -> bool:
         """Return whether a sequence that finds some blocks gets the others.
 
@@ -228,13 +242,13 @@ class BatchAdmission:
 
     def _in_flight(self, step: Step) -> InFlightPrefixes:
         """Return what the running sequences compute, in this pass and after it."""
-        in_flight = InFlightPrefixes(self._pool, self._offload)
+        in_flight = InFlightPrefixes(self._pool, self._states, self._offload)
         for sequence in self._queues.running:
             self._note(in_flight, sequence, step)
         return in_flight
 
     def _note(self, in_flight: InFlightPrefixes, sequence: Sequence, step: Step) -> None:
-        if self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling:
+        if self._limits.shares_prompts and not self._states and sequence.is_shareable and sequence.is_prefilling:
             in_flight.note(sequence, end=step.end_of(sequence))
 
 
@@ -273,8 +287,9 @@ class InFlightPrefixes:
     position, is pending.
     """
 
-    def __init__(self, pool: BlockPool, offload: Offload) -> None:
+    def __init__(self, pool: BlockPool, states: StateSlots, offload: Offload) -> None:
         self._pool = pool
+        self._states = states
         self._offload = offload
         self._pending: dict[BlockHash, int] = {}  # the highest priority with which it is computed
         self._landing: dict[BlockHash, BlockId] = {}
@@ -304,8 +319,8 @@ class InFlightPrefixes:
         hashes = self._reusable_hashes(sequence)
         blocks = self._pool.match(hashes)
         num_cached = len(blocks)
-        if not _can_share(sequence):
-            return self._with_restored(sequence, hashes, blocks)
+        if self._states or not _can_share(sequence):
+            return self._up_to_checkpoint(sequence, hashes, blocks)
         for block_hash in hashes[num_cached:]:
             if block_hash not in self._landing:
                 break
@@ -321,6 +336,17 @@ class InFlightPrefixes:
             return self._with_restored(sequence, hashes, blocks) if is_cached else ReusablePrefix(blocks, num_cached)
         num_full_blocks = len(sequence.token_ids) // self._pool.block_tokens
         return ReusablePrefix(leader.block_table[:num_full_blocks], num_cached, leader=leader)
+
+    def _up_to_checkpoint(
+        self, sequence: Sequence, hashes: list[BlockHash], blocks: list[BlockId]
+    ) -> ReusablePrefix | None:
+        """Return what the caches have; of a model with states up to the deepest checkpoint that blocks reach."""
+        sequence.num_matched_blocks, num_blocks = len(blocks), self._states.deepest(hashes, len(hashes))
+        while True:
+            prefix = self._with_restored(sequence, hashes[:num_blocks], blocks[:num_blocks])
+            if not (prefix and self._states) or len(prefix.blocks) + len(prefix.restored) == num_blocks:
+                return prefix
+            num_blocks = self._states.deepest(hashes, num_blocks - 1)
 
     def _with_restored(
         self, sequence: Sequence, hashes: list[BlockHash], blocks: list[BlockId]

@@ -23,6 +23,7 @@ from collections.abc import Sequence as Seq
 from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
+from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
@@ -44,7 +45,8 @@ class Scheduler:
 
     Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed).
 
-    `pair_weight` is the work of a pair of positions in attention, as a share of a position's in the linear layers.
+    `num_state_slots` are for models whose layers keep states; 0: none does. `pair_weight` is the work of a pair of
+    positions in attention, as a share of a position's in the linear layers.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class Scheduler:
         block_bytes: int = 0,
         disk: DiskTier | None = None,
         pair_weight: float = 0.0,
+        num_state_slots: int = 0,
     ) -> None:
         self.pool = pool
+        self.states = StateSlots(num_state_slots, pool.block_tokens)
         self._costs = StepCostModel()
         store = HostBlockStore[BlockKv](limits.max_host_bytes, block_bytes)
         self.offload = Offload(store, self._costs, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
@@ -66,7 +70,7 @@ class Scheduler:
         self._limits = limits
         self._queues = SequenceQueues()
         self._turns = TenantTurns(self._queues)
-        self.admission = BatchAdmission(pool, self.offload, limits, self._queues, self._turns)
+        self.admission = BatchAdmission(pool, self.states, self.offload, limits, self._queues, self._turns)
         self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
@@ -171,6 +175,7 @@ class Scheduler:
         """Take back a pass that was in flight when one failed: its sequences that still run are computed again."""
         self._last = Step()
         self.progress.take_back(step)
+        self.states.forget(step.members)
         self.offload.forget([*step.cache.filled, *step.cache.stored])
         for sequence in reversed(step.members):
             if sequence.phase is Phase.RUNNING:
@@ -207,10 +212,18 @@ class Scheduler:
         self._end_receiving(sequence, len(sequence.token_ids) - 1)
 
     def fall_back(self, sequence: Sequence, num_received_tokens: int = 0) -> None:
-        """Compute a receiving sequence here, from its cached prefix on, or after what has arrived and is right."""
-        self._end_receiving(sequence, max(sequence.num_computed, min(num_received_tokens, len(sequence.token_ids) - 1)))
+        """Compute a receiving sequence here, from its cached prefix on, or after what has arrived and is right.
+
+        A state that has arrived stands for all positions of the prompt, and is of use after these alone.
+        """
+        num_right = min(num_received_tokens, len(sequence.token_ids) - 1)
+        if sequence.state is not None and num_received_tokens != len(sequence.token_ids) - 1:
+            num_right = 0
+        self._end_receiving(sequence, max(sequence.num_computed, num_right))
 
     def _end_receiving(self, sequence: Sequence, num_computed: int) -> None:
+        if sequence.state is not None and num_computed == len(sequence.token_ids) - 1:
+            self.states.received(sequence)
         sequence.num_computed = num_computed
         self.progress.store_full_blocks(sequence, num_computed)
         sequence.purpose = Purpose.GENERATE
@@ -230,6 +243,7 @@ class Scheduler:
         """Take the sequence's blocks out of every cache: what they hold may be what spoiled its logits."""
         self.pool.forget(sequence.block_table)
         self.offload.forget(sequence.hashes)
+        self.states.forget([sequence])
 
     def check_integrity(self) -> None:
         """Prove the invariants of pool and offload against all sequences.
@@ -237,7 +251,9 @@ class Scheduler:
         Raises:
             AssertionError: If a block is lost or doubled.
         """
-        self.pool.check_integrity(sequence.block_table for sequence in (*self.running, *self.receiving))
+        living = (*self.running, *self.receiving)
+        self.pool.check_integrity(sequence.block_table for sequence in living)
+        self.states.pool.check_integrity(map(self.states.slots_of, living))
         self.offload.check_integrity(self.waiting)
 
     def _budget(self, step: Step, prompts: Seq[Sequence]) -> StepBudget:
@@ -330,6 +346,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.block_table)
+        self.states.release(sequence)
         sequence.block_table = []
         sequence.num_computed = sequence.num_stored_blocks = 0
         sequence.is_rounded = False

@@ -17,31 +17,35 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/internal/v1/kv.proto\x12\x11\x62\x61ton.internal.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n\x0bKvLayerSpec\x12\x38\n\x0e\x61ttention_kind\x18\x01 \x01(\x0e\x32 .baton.internal.v1.AttentionKind\x12\x15\n\rkv_head_count\x18\x02 \x01(\x05\x12\x14\n\x0ckey_head_dim\x18\x03 \x01(\x05\x12\x16\n\x0evalue_head_dim\x18\x04 \x01(\x05\x12\"\n\x1asliding_window_token_count\x18\x05 \x01(\x05\"\xe0\x02\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x03 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12.\n\x06layers\x18\x05 \x03(\x0b\x32\x1e.baton.internal.v1.KvLayerSpec\x12\x30\n\nrope_state\x18\x06 \x01(\x0e\x32\x1c.baton.internal.v1.RopeState\x12 \n\x05\x64type\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12%\n\nwire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x17\n\x0fweight_rounding\x18\n \x01(\t\"\xca\x01\n\x0eTransferClaims\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0esource_node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x64\x65stination_node_id\x18\x03 \x01(\t\x12\x13\n\x0bsalt_digest\x18\x04 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x15\n\rblocks_digest\x18\x06 \x01(\x0c\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Y\n\rTransferGrant\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x10\n\x08\x61sk_code\x18\x02 \x01(\x0c\x12\x13\n\x0b\x61nswer_code\x18\x03 \x01(\x0c\x12\x11\n\ttake_code\x18\x04 \x01(\x0c\"3\n\x11SharedMemoryOffer\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\"\x93\x01\n\rSharedPayload\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x1d\n\x15key_scales_byte_count\x18\x02 \x01(\x05\x12\x1f\n\x17value_scales_byte_count\x18\x03 \x01(\x05\x12\x17\n\x0fkeys_byte_count\x18\x04 \x01(\x05\x12\x19\n\x11values_byte_count\x18\x05 \x01(\x05\"\xdf\x02\n\x07KvFrame\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x13\n\x0blayer_begin\x18\x02 \x01(\x05\x12\x13\n\x0blayer_count\x18\x03 \x01(\x05\x12\x13\n\x0btoken_begin\x18\x04 \x01(\x05\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x0e\n\x06\x63rc32c\x18\x06 \x01(\x07\x12/\n\x0cready_offset\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rheader_crc32c\x18\x08 \x01(\x07H\x00\x88\x01\x01\x12\x30\n\x06shared\x18\t \x01(\x0b\x32 .baton.internal.v1.SharedPayload\x12\x12\n\nkey_scales\x18\x0c \x01(\x0c\x12\x14\n\x0cvalue_scales\x18\r \x01(\x0c\x12\x0c\n\x04keys\x18\x0e \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\x42\x10\n\x0e_header_crc32c\"\xe1\x02\n\tKvSummary\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x12\n\nbyte_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_begin\x18\x03 \x01(\x05\x12\x11\n\ttoken_end\x18\x04 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x31\n\x0equeue_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rframes_crc32c\x18\x08 \x01(\x07\x12\x1e\n\x16peak_memory_byte_count\x18\t \x01(\x03\x12\x1a\n\renergy_joules\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12shared_token_count\x18\x0b \x01(\x05\x42\x10\n\x0e_energy_joules*d\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41TTENTION_KIND_FULL\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_SLIDING\x10\x02*Y\n\tRopeState\x12\x1a\n\x16ROPE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17ROPE_STATE_ROTATED_HALF\x10\x01\x12\x13\n\x0fROPE_STATE_NONE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/internal/v1/kv.proto\x12\x11\x62\x61ton.internal.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"L\n\x0bStateTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x05\x12 \n\x05\x64type\x18\x03 \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xe7\x01\n\x0bKvLayerSpec\x12\x38\n\x0e\x61ttention_kind\x18\x01 \x01(\x0e\x32 .baton.internal.v1.AttentionKind\x12\x15\n\rkv_head_count\x18\x02 \x01(\x05\x12\x14\n\x0ckey_head_dim\x18\x03 \x01(\x05\x12\x16\n\x0evalue_head_dim\x18\x04 \x01(\x05\x12\"\n\x1asliding_window_token_count\x18\x05 \x01(\x05\x12\x35\n\rstate_tensors\x18\x06 \x03(\x0b\x32\x1e.baton.internal.v1.StateTensor\"\xe0\x02\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x03 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12.\n\x06layers\x18\x05 \x03(\x0b\x32\x1e.baton.internal.v1.KvLayerSpec\x12\x30\n\nrope_state\x18\x06 \x01(\x0e\x32\x1c.baton.internal.v1.RopeState\x12 \n\x05\x64type\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12%\n\nwire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x17\n\x0fweight_rounding\x18\n \x01(\t\"\xca\x01\n\x0eTransferClaims\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0esource_node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x64\x65stination_node_id\x18\x03 \x01(\t\x12\x13\n\x0bsalt_digest\x18\x04 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x15\n\rblocks_digest\x18\x06 \x01(\x0c\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Y\n\rTransferGrant\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x10\n\x08\x61sk_code\x18\x02 \x01(\x0c\x12\x13\n\x0b\x61nswer_code\x18\x03 \x01(\x0c\x12\x11\n\ttake_code\x18\x04 \x01(\x0c\"3\n\x11SharedMemoryOffer\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\"\x93\x01\n\rSharedPayload\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x1d\n\x15key_scales_byte_count\x18\x02 \x01(\x05\x12\x1f\n\x17value_scales_byte_count\x18\x03 \x01(\x05\x12\x17\n\x0fkeys_byte_count\x18\x04 \x01(\x05\x12\x19\n\x11values_byte_count\x18\x05 \x01(\x05\"\xc2\x03\n\x07KvFrame\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x13\n\x0blayer_begin\x18\x02 \x01(\x05\x12\x13\n\x0blayer_count\x18\x03 \x01(\x05\x12\x13\n\x0btoken_begin\x18\x04 \x01(\x05\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x0e\n\x06\x63rc32c\x18\x06 \x01(\x07\x12/\n\x0cready_offset\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rheader_crc32c\x18\x08 \x01(\x07H\x00\x88\x01\x01\x12\x30\n\x06shared\x18\t \x01(\x0b\x32 .baton.internal.v1.SharedPayload\x12*\n\x04kind\x18\n \x01(\x0e\x32\x1c.baton.internal.v1.FrameKind\x12\x35\n\rstate_tensors\x18\x0b \x03(\x0b\x32\x1e.baton.internal.v1.StateTensor\x12\x12\n\nkey_scales\x18\x0c \x01(\x0c\x12\x14\n\x0cvalue_scales\x18\r \x01(\x0c\x12\x0c\n\x04keys\x18\x0e \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\x42\x10\n\x0e_header_crc32c\"\xe1\x02\n\tKvSummary\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x12\n\nbyte_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_begin\x18\x03 \x01(\x05\x12\x11\n\ttoken_end\x18\x04 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x31\n\x0equeue_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rframes_crc32c\x18\x08 \x01(\x07\x12\x1e\n\x16peak_memory_byte_count\x18\t \x01(\x03\x12\x1a\n\renergy_joules\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12shared_token_count\x18\x0b \x01(\x05\x42\x10\n\x0e_energy_joules*~\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41TTENTION_KIND_FULL\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_SLIDING\x10\x02\x12\x18\n\x14\x41TTENTION_KIND_STATE\x10\x03*Y\n\tRopeState\x12\x1a\n\x16ROPE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17ROPE_STATE_ROTATED_HALF\x10\x01\x12\x13\n\x0fROPE_STATE_NONE\x10\x02*P\n\tFrameKind\x12\x1a\n\x16\x46RAME_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rFRAME_KIND_KV\x10\x01\x12\x14\n\x10\x46RAME_KIND_STATE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.internal.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTENTIONKIND']._serialized_start=1884
-  _globals['_ATTENTIONKIND']._serialized_end=1984
-  _globals['_ROPESTATE']._serialized_start=1986
-  _globals['_ROPESTATE']._serialized_end=2075
-  _globals['_KVLAYERSPEC']._serialized_start=142
-  _globals['_KVLAYERSPEC']._serialized_end=318
-  _globals['_KVLAYOUT']._serialized_start=321
-  _globals['_KVLAYOUT']._serialized_end=673
-  _globals['_TRANSFERCLAIMS']._serialized_start=676
-  _globals['_TRANSFERCLAIMS']._serialized_end=878
-  _globals['_TRANSFERGRANT']._serialized_start=880
-  _globals['_TRANSFERGRANT']._serialized_end=969
-  _globals['_SHAREDMEMORYOFFER']._serialized_start=971
-  _globals['_SHAREDMEMORYOFFER']._serialized_end=1022
-  _globals['_SHAREDPAYLOAD']._serialized_start=1025
-  _globals['_SHAREDPAYLOAD']._serialized_end=1172
-  _globals['_KVFRAME']._serialized_start=1175
-  _globals['_KVFRAME']._serialized_end=1526
-  _globals['_KVSUMMARY']._serialized_start=1529
-  _globals['_KVSUMMARY']._serialized_end=1882
+  _globals['_ATTENTIONKIND']._serialized_start=2116
+  _globals['_ATTENTIONKIND']._serialized_end=2242
+  _globals['_ROPESTATE']._serialized_start=2244
+  _globals['_ROPESTATE']._serialized_end=2333
+  _globals['_FRAMEKIND']._serialized_start=2335
+  _globals['_FRAMEKIND']._serialized_end=2415
+  _globals['_STATETENSOR']._serialized_start=141
+  _globals['_STATETENSOR']._serialized_end=217
+  _globals['_KVLAYERSPEC']._serialized_start=220
+  _globals['_KVLAYERSPEC']._serialized_end=451
+  _globals['_KVLAYOUT']._serialized_start=454
+  _globals['_KVLAYOUT']._serialized_end=806
+  _globals['_TRANSFERCLAIMS']._serialized_start=809
+  _globals['_TRANSFERCLAIMS']._serialized_end=1011
+  _globals['_TRANSFERGRANT']._serialized_start=1013
+  _globals['_TRANSFERGRANT']._serialized_end=1102
+  _globals['_SHAREDMEMORYOFFER']._serialized_start=1104
+  _globals['_SHAREDMEMORYOFFER']._serialized_end=1155
+  _globals['_SHAREDPAYLOAD']._serialized_start=1158
+  _globals['_SHAREDPAYLOAD']._serialized_end=1305
+  _globals['_KVFRAME']._serialized_start=1308
+  _globals['_KVFRAME']._serialized_end=1758
+  _globals['_KVSUMMARY']._serialized_start=1761
+  _globals['_KVSUMMARY']._serialized_end=2114
 # @@protoc_insertion_point(module_scope)

@@ -14,32 +14,55 @@ class AttentionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ATTENTION_KIND_UNSPECIFIED: _ClassVar[AttentionKind]
     ATTENTION_KIND_FULL: _ClassVar[AttentionKind]
     ATTENTION_KIND_SLIDING: _ClassVar[AttentionKind]
+    ATTENTION_KIND_STATE: _ClassVar[AttentionKind]
 
 class RopeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROPE_STATE_UNSPECIFIED: _ClassVar[RopeState]
     ROPE_STATE_ROTATED_HALF: _ClassVar[RopeState]
     ROPE_STATE_NONE: _ClassVar[RopeState]
+
+class FrameKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FRAME_KIND_UNSPECIFIED: _ClassVar[FrameKind]
+    FRAME_KIND_KV: _ClassVar[FrameKind]
+    FRAME_KIND_STATE: _ClassVar[FrameKind]
 ATTENTION_KIND_UNSPECIFIED: AttentionKind
 ATTENTION_KIND_FULL: AttentionKind
 ATTENTION_KIND_SLIDING: AttentionKind
+ATTENTION_KIND_STATE: AttentionKind
 ROPE_STATE_UNSPECIFIED: RopeState
 ROPE_STATE_ROTATED_HALF: RopeState
 ROPE_STATE_NONE: RopeState
+FRAME_KIND_UNSPECIFIED: FrameKind
+FRAME_KIND_KV: FrameKind
+FRAME_KIND_STATE: FrameKind
+
+class StateTensor(_message.Message):
+    __slots__ = ("name", "shape", "dtype")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: _generation_pb2.KvDtype
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ...) -> None: ...
 
 class KvLayerSpec(_message.Message):
-    __slots__ = ("attention_kind", "kv_head_count", "key_head_dim", "value_head_dim", "sliding_window_token_count")
+    __slots__ = ("attention_kind", "kv_head_count", "key_head_dim", "value_head_dim", "sliding_window_token_count", "state_tensors")
     ATTENTION_KIND_FIELD_NUMBER: _ClassVar[int]
     KV_HEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
     KEY_HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
     VALUE_HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
     SLIDING_WINDOW_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STATE_TENSORS_FIELD_NUMBER: _ClassVar[int]
     attention_kind: AttentionKind
     kv_head_count: int
     key_head_dim: int
     value_head_dim: int
     sliding_window_token_count: int
-    def __init__(self, attention_kind: _Optional[_Union[AttentionKind, str]] = ..., kv_head_count: _Optional[int] = ..., key_head_dim: _Optional[int] = ..., value_head_dim: _Optional[int] = ..., sliding_window_token_count: _Optional[int] = ...) -> None: ...
+    state_tensors: _containers.RepeatedCompositeFieldContainer[StateTensor]
+    def __init__(self, attention_kind: _Optional[_Union[AttentionKind, str]] = ..., kv_head_count: _Optional[int] = ..., key_head_dim: _Optional[int] = ..., value_head_dim: _Optional[int] = ..., sliding_window_token_count: _Optional[int] = ..., state_tensors: _Optional[_Iterable[_Union[StateTensor, _Mapping]]] = ...) -> None: ...
 
 class KvLayout(_message.Message):
     __slots__ = ("protocol_version", "model_id", "model_revision_digest", "tokenizer_digest", "layers", "rope_state", "dtype", "wire_dtype", "value_wire_dtype", "weight_rounding")
@@ -118,7 +141,7 @@ class SharedPayload(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., key_scales_byte_count: _Optional[int] = ..., value_scales_byte_count: _Optional[int] = ..., keys_byte_count: _Optional[int] = ..., values_byte_count: _Optional[int] = ...) -> None: ...
 
 class KvFrame(_message.Message):
-    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "shared", "key_scales", "value_scales", "keys", "values")
+    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "shared", "kind", "state_tensors", "key_scales", "value_scales", "keys", "values")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LAYER_BEGIN_FIELD_NUMBER: _ClassVar[int]
     LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +151,8 @@ class KvFrame(_message.Message):
     READY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEADER_CRC32C_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_TENSORS_FIELD_NUMBER: _ClassVar[int]
     KEY_SCALES_FIELD_NUMBER: _ClassVar[int]
     VALUE_SCALES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -141,11 +166,13 @@ class KvFrame(_message.Message):
     ready_offset: _duration_pb2.Duration
     header_crc32c: int
     shared: SharedPayload
+    kind: FrameKind
+    state_tensors: _containers.RepeatedCompositeFieldContainer[StateTensor]
     key_scales: bytes
     value_scales: bytes
     keys: bytes
     values: bytes
-    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., shared: _Optional[_Union[SharedPayload, _Mapping]] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., shared: _Optional[_Union[SharedPayload, _Mapping]] = ..., kind: _Optional[_Union[FrameKind, str]] = ..., state_tensors: _Optional[_Iterable[_Union[StateTensor, _Mapping]]] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class KvSummary(_message.Message):
     __slots__ = ("frame_count", "byte_count", "token_begin", "token_end", "cached_token_count", "queue_duration", "compute_duration", "frames_crc32c", "peak_memory_byte_count", "energy_joules", "shared_token_count")

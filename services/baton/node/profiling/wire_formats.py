@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.capacity.kv_transfer import WireAbility
-from baton.engine.runners.base import Array, LayerKv, Runner, Span
+from baton.engine.runners.base import Array, LayerKv, Runner, Span, StateSpan
 from baton.engine.runners.mock import MockRunner
 from baton.kv.kv_format import KvDtype, WireFormat, sendable_dtypes
 
@@ -118,17 +118,20 @@ class WireTrial:
         self._num_context = num_context_tokens
         context = self._token_ids[:num_context_tokens]
         table = self._table(prefill)
-        prefill.forward([Span(context, 0, table, needs_logits=True)]).argmax()
-        layers = range(prefill.info.layout.num_layers)
-        self._context = [prefill.read_kv(table, layer, 0, num_context_tokens) for layer in layers]
+        state = StateSpan(None, 0) if prefill.num_state_slots else None
+        prefill.forward([Span(context, 0, table, needs_logits=True, state=state)]).argmax()
+        layers = prefill.info.layout.kv_layers
+        self._context = {layer: prefill.read_kv(table, layer, 0, num_context_tokens) for layer in layers}
 
     def logits(self, wire: WireFormat) -> Array:
         """Return the logits after every token of the continuation: [num_tokens, vocabulary_size], float32."""
         table = self._table(self._decode)
-        for layer, kv in enumerate(self._context):
+        for layer, kv in self._context.items():
             self._decode.write_kv(table, layer, 0, self._num_context, self._carried(layer, kv, wire))
         continuation = self._token_ids[self._num_context :]
         span = Span(continuation, self._num_context, table, needs_logits=True, logits_from=self._num_context)
+        if self._decode.num_state_slots:
+            span = span._replace(state=StateSpan(0, 1))
         return self._decode.forward([span]).rows()
 
     def _carried(self, layer: int, kv: LayerKv, wire: WireFormat) -> LayerKv:

@@ -43,7 +43,7 @@ def test_bytes_of_a_position_are_those_that_the_blocks_take(is_kv_quantized: boo
     """What is planned is what is allocated, as they are or in 8 bits."""
     runner = load_mlx_runner(checkpoint("qwen3"), model_id="tiny", num_blocks=5, is_kv_quantized=is_kv_quantized)
 
-    allocated = sum(array.nbytes for pool in runner._pools for array in pool.arrays)
+    allocated = sum(array.nbytes for pool in runner._pools.values() for array in pool.arrays)
 
     assert 5 * 16 * position_bytes(runner.info.layout, is_quantized=is_kv_quantized) == allocated
 

@@ -18,7 +18,7 @@ from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
 _ROUTER_BIAS = "e_score_correction_bias"
-_PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0}
+_PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0, "qwen3_next": 0.25}
 """Families that rotate a part of each head, and which unless a folder says another."""
 _PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gpt_oss")
 

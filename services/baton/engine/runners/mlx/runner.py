@@ -29,6 +29,7 @@ from baton.engine.runners.mlx.forward_pass.launched import MlxLogits, MlxPass, b
 from baton.engine.runners.mlx.kv_cache.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.kv_cache.positions import slots_of
 from baton.engine.runners.mlx.kv_cache.rows import LayerRows, RowSet
+from baton.engine.runners.mlx.kv_cache.states import LayerStates
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.memory import (
     device_bytes,
@@ -67,29 +68,40 @@ class MlxRunner(Runner):
         block_tokens: int,
         is_kv_quantized: bool = False,
         adapters: AdapterChoice | None = None,
+        num_state_slots: int = 0,
     ) -> None:
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        specs = info.layout.layers
-        windows = [spec.sliding_window_tokens for spec in specs]
-        self._backbone = MlxBackbone(model, windows, adapters or AdapterChoice())
+        self.num_state_slots = num_state_slots
+        specs = {layer: info.layout.layers[layer] for layer in info.layout.kv_layers}
+        windows = [spec.sliding_window_tokens for spec in info.layout.layers]
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
+        self._states = {
+            layer: LayerStates(spec, dtype, is_turned="linear_attn" in model.model.layers[layer])
+            for layer, spec in enumerate(info.layout.layers)
+            if spec.state
+        }
+        self._backbone = MlxBackbone(model, windows, adapters or AdapterChoice(), self._states, num_state_slots)
         max_row_positions = row_positions(
             num_blocks * block_tokens,
             position_bytes(info.layout, is_quantized=is_kv_quantized),
             mx.get_active_memory(),
             device_bytes(),
         )
-        self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized) for spec in specs]
+        self._pools = {
+            layer: LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized)
+            for layer, spec in specs.items()
+        }
         self._reader: list[mx.array] = []
         self._batches = MlxBatches(
             self._pools,
-            {spec.sliding_window_tokens for spec in specs},
+            {spec.sliding_window_tokens for spec in specs.values()},
             block_tokens,
             new_rows=lambda: RowSet(
-                [LayerRows(spec, dtype, is_quantized=is_kv_quantized) for spec in specs], block_tokens
+                {layer: LayerRows(spec, dtype, is_quantized=is_kv_quantized) for layer, spec in specs.items()},
+                block_tokens,
             ),
             max_row_positions=max_row_positions,
             weight_bytes=info.weight_bytes,
@@ -121,6 +133,8 @@ class MlxRunner(Runner):
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer into blocks."""
+        if layer in self._states:
+            return
         slots = slots_of(block_table, start, start + num_tokens, self.block_tokens)
         self._batches.forget(block_table[start // self.block_tokens : -(-(start + num_tokens) // self.block_tokens)])
         self._settle()
@@ -129,10 +143,18 @@ class MlxRunner(Runner):
             begin(self._pools[layer].arrays)
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
-        """Return K and V of positions [start, start + num_tokens) of one layer."""
+        """Return K and V of positions [start, start + num_tokens) of one layer; empty ones if it keeps a state."""
+        if layer in self._states:
+            return LayerKv(b"", b"")
         slots = slots_of(block_table, start, start + num_tokens, self.block_tokens)
         with mx.stream(self._device):
             return self._pools[layer].read_bytes(slots)
+
+    def write_state(self, slot: int, layer: int, data: bytes | memoryview) -> None:
+        """Write a layer's state, in float32."""
+        with mx.stream(self._device):
+            self._states[layer].write_bytes(slot, data)
+            self._begin_states()
 
     def peak_device_bytes(self) -> int:
         """Return the most memory that arrays have had; 0 on the CPU."""
@@ -147,9 +169,9 @@ class MlxRunner(Runner):
         self._batches.forget([target])
         self._settle()
         with mx.stream(self._device):
-            for pool in self._pools:
+            for pool in self._pools.values():
                 pool.copy_block(source, target)
-            begin([pool.arrays for pool in self._pools])
+            begin([pool.arrays for pool in self._pools.values()])
 
     def close(self) -> None:
         """Free the model and the blocks."""
@@ -157,15 +179,17 @@ class MlxRunner(Runner):
         vars(self).pop("_batches", None)
         self._reader.clear()
         self._pools.clear()
+        self._states.clear()
         mx.clear_cache()
 
     def _run(self, batch: MlxBatch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
         """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are."""
         self._settle()
         hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
-        begin(hidden, [pool.arrays for pool in self._pools], batch.row_arrays)
+        begin(hidden, [pool.arrays for pool in self._pools.values()], batch.row_arrays)
+        self._begin_states()
         if batch.rows is None:
-            self._reader = self._pools[-1].arrays if hidden is None else [hidden]
+            self._reader = list(self._pools.values())[-1].arrays if hidden is None else [hidden]
         if hidden is None:
             return {}
         if len(order) == 1:
@@ -174,6 +198,11 @@ class MlxRunner(Runner):
             wanting = [index for index, span in zip(order, spans, strict=True) if span.num_logits]
             return dict(zip(wanting, batch.packing.split_wanted(hidden), strict=True))
         return {index: hidden[row : row + 1] for row, index in enumerate(order)}
+
+    def _begin_states(self) -> None:
+        for states in self._states.values():
+            begin(states.arrays)
+            states.arrays = []
 
     def _settle(self) -> None:
         """Wait for the pass that reads the pools, if one is under way: see `LayerPool`."""
@@ -230,6 +259,7 @@ def load_mlx_runner(
             block_tokens=block_tokens,
             is_kv_quantized=is_kv_quantized,
             adapters=adapters_of_rows,
+            num_state_slots=chosen.num_state_slots,
         )
         runner.num_blocks_cause = chosen.cause
         if compute_device() != mx.gpu:

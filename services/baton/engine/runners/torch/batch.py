@@ -14,6 +14,7 @@ from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.pool import BlockTable, KeysValues, KvPool, upload
+from baton.engine.runners.torch.recurrent import StateBatch, StatePool, pieces_of
 
 _T = TypeVar("_T")
 
@@ -93,6 +94,7 @@ class PackedBatch:
         segments: Rows of every span when all positions are computed.
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
         kv_copies: What calls the spans' sinks; None: they are called at once.
+        states: Where layers that keep states find them; None: there is no such layer.
         adapted: Rows that have adapters, when all positions are computed.
         last_adapted: The same among the positions whose logits are wanted.
     """
@@ -104,8 +106,10 @@ class PackedBatch:
         device: torch.device,
         followed: Followed | None = None,
         kv_copies: KvCopies | None = None,
+        states: StatePool | None = None,
     ) -> None:
         self._followed = followed
+        self.states = StateBatch(spans, states, pieces_of(spans, states)) if states is not None else None
         self.kv_copies = kv_copies
         self.pool = pool
         self.spans = tuple(spans)

@@ -221,10 +221,11 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         sizes = {"num_blocks": chosen.num_blocks, "block_tokens": options.block_tokens}
         is_captured = ops.can_capture and backbone.is_capturable
         runner: TorchRunner
-        if is_captured if options.uses_decode_buffers is None else options.uses_decode_buffers:
+        is_wanted = is_captured if options.uses_decode_buffers is None else options.uses_decode_buffers
+        if is_wanted and not chosen.num_state_slots:
             runner = CudaGraphRunner(backbone, own, **sizes, ops=ops, max_batch_size=options.max_batch_size)
         else:
-            runner = TorchRunner(backbone, own, **sizes, ops=ops)
+            runner = TorchRunner(backbone, own, **sizes, ops=ops, num_state_slots=chosen.num_state_slots)
         runner.num_blocks_cause = chosen.cause
         if options.torch_device.type == "cpu":
             runner.untaken_bytes = pass_bytes(own.shape, options.bounds)

@@ -14,6 +14,7 @@ from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.pool import KvPool
+from baton.engine.runners.torch.recurrent import StatePool
 
 
 class Backbone(Protocol):
@@ -71,6 +72,7 @@ class TorchRunner(Runner):
         block_tokens: int,
         ops: DeviceOps,
         num_idle_blocks: int = 0,
+        num_state_slots: int = 0,
     ) -> None:
         """Take over a model; `num_idle_blocks` lie behind the others, for rows without a sequence to write to."""
         self.info = info
@@ -88,6 +90,8 @@ class TorchRunner(Runner):
             dtype=dtype,
             device=ops.device,
         )
+        self.num_state_slots = num_state_slots
+        self._states = StatePool(info.layout.layers, num_state_slots, ops.device) if num_state_slots else None
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
@@ -101,7 +105,8 @@ class TorchRunner(Runner):
         """Compute spans; what they hand over may still be on its way."""
         assert self._model is not None, "the runner is closed"
         try:
-            return self._model.logits(PackedBatch(spans, self._pool, self.device, followed, self._kv_copies))
+            batch = PackedBatch(spans, self._pool, self.device, followed, self._kv_copies, self._states)
+            return self._model.logits(batch)
         except BaseException:
             if self._kv_copies is not None:
                 self._kv_copies.clear()
@@ -113,15 +118,25 @@ class TorchRunner(Runner):
         Raises:
             ValueError: If the buffers do not have the size of these positions.
         """
+        if self.info.layout.layers[layer].state:
+            return
         with self._ops.at_work():
             table = self._pool.table(block_table, start + num_tokens)
             self._pool.write(table, layer, start, self._pool.from_layer_kv(layer, num_tokens, kv))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
-        """Return K and V of positions [start, start + num_tokens) of one layer."""
+        """Return K and V of positions [start, start + num_tokens) of one layer; empty ones if it keeps a state."""
+        if self.info.layout.layers[layer].state:
+            return LayerKv(b"", b"")
         with self._ops.at_work():
             table = self._pool.table(block_table, start + num_tokens)
             return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
+
+    def write_state(self, slot: int, layer: int, data: bytes | memoryview) -> None:
+        """Write a layer's state, in float32."""
+        assert self._states is not None, "the model keeps no states"
+        with self._ops.at_work():
+            self._states.write_bytes(layer, slot, data)
 
     def peak_device_bytes(self) -> int:
         """Return the most memory of the CUDA device that tensors have had; 0 on the CPU."""
@@ -136,5 +151,6 @@ class TorchRunner(Runner):
         """Free the model and the blocks; the runner cannot be used afterwards. May be called again."""
         self._model = None
         self._pool.clear()
+        self._states = None
         gc.collect()  # the last layer and its replaced forward refer to each other
         self._ops.release()

@@ -18,6 +18,7 @@ from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.pool import KeysValues
+from baton.engine.runners.torch.recurrent import RecurrentForward, StateBatch
 
 ATTENTION_NAME = "baton"
 """Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
@@ -101,12 +102,15 @@ class TransformersModel:
 
     def __init__(self, model: Any, ops: DeviceOps, adapters: AdapterLayers = NO_ADAPTERS) -> None:
         layers = model.get_decoder().layers
-        layers[-1].forward = LastLayerForward(layers[-1].forward)
+        is_last_recurrent = _mixer_of(layers[-1]) is not None
+        layers[-1].forward = LastLayerForward(layers[-1].forward, is_recurrent=is_last_recurrent)
         self._model = model
         self._ops = ops
         self._batch: RowBatch | None = None
         for index, layer in enumerate(layers):
-            if has_latents(layer.self_attn):
+            if mixer := _mixer_of(layer):
+                mixer.forward = RecurrentForward(mixer, index, self._states)
+            elif has_latents(layer.self_attn):
                 keep_latents(layer.self_attn)
             for name in {name for each in adapters.values() for name in each[index]}:
                 module = layer.get_submodule(name)
@@ -130,6 +134,11 @@ class TransformersModel:
         """Return where the weights are, on a CPU."""
         return [memory_of(weight) for weight in self._model.parameters()]
 
+    def _states(self) -> StateBatch:
+        states = cast(PackedBatch, self._batch).states
+        assert states is not None, "the pool keeps no states"
+        return states
+
     def _add(
         self, additions: Additions, module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
     ) -> None:
@@ -141,6 +150,13 @@ class TransformersModel:
         additions.add(output.flatten(0, -2), rows, adapted)
 
 
+def _mixer_of(layer: torch.nn.Module) -> Any:
+    """Return the module of a layer that keeps a state: what has a convolution over positions; None: attention."""
+    return next(
+        (module for module in layer.children() if {"conv", "conv1d"} & dict(module.named_children()).keys()), None
+    )
+
+
 LayerForward = Callable[..., Any]
 """`forward` of a transformers decoder layer."""
 
@@ -150,11 +166,12 @@ class LastLayerForward:
 
     All positions pass through the layer up to its attention, which writes their K and V; only those whose logits are
     wanted, mostly the last one of a span, pass through attention and MLP. The layer then returns fewer rows than it was
-    given: one per row of logits.
+    given: one per row of logits. One that keeps a state computes all.
     """
 
-    def __init__(self, forward: LayerForward) -> None:
+    def __init__(self, forward: LayerForward, *, is_recurrent: bool = False) -> None:
         self._forward = forward
+        self._is_recurrent = is_recurrent
 
     def __call__(
         self,
@@ -184,6 +201,8 @@ class LastLayerForward:
 
         if baton_batch.num_logits == baton_batch.num_rows:
             return run(slice(None), Stage.ALL_ROWS)
+        if self._is_recurrent:
+            return run(slice(None), Stage.ALL_ROWS)[:, baton_batch.last_rows()]
         with suppress(KvStored):
             run(slice(None), Stage.STORE)
         if not baton_batch.last_segments:

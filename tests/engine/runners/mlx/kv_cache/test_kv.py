@@ -113,7 +113,7 @@ def test_sink_is_called_before_later_layers_are_computed(monkeypatch: pytest.Mon
 
     def noted(index: int) -> Any:
         module = layers[index]
-        return lambda *arguments: (order.append(f"layer {index}"), module(*arguments))[1]
+        return lambda *arguments, **named: (order.append(f"layer {index}"), module(*arguments, **named))[1]
 
     monkeypatch.setattr(runner._backbone, "_layers", [noted(index) for index in range(len(layers))])
 
@@ -242,7 +242,7 @@ def test_half_precision_kv_survives_a_round_trip(dtype: str) -> None:
 
     assert len(kv.keys) == spec.num_kv_heads * 20 * spec.key_head_dim * 2
     assert [bytes(part) for part in runner.read_kv([2, 7], 3, 0, 20)] == [bytes(part) for part in kv]
-    assert all(array.dtype == getattr(mx, dtype) for pool in runner._pools for array in pool.arrays)
+    assert all(array.dtype == getattr(mx, dtype) for pool in runner._pools.values() for array in pool.arrays)
     assert np.isfinite(logits.rows()).all()
 
 

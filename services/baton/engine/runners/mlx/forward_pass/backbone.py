@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 
-from baton.engine.runners.base import LayerSink, Span
+from baton.engine.runners.base import LayerSink, Span, StateSpan
 from baton.engine.runners.mlx.kv_cache.packed import PackedCache, Packing, pack
 from baton.engine.runners.mlx.kv_cache.pool import LayerPool
 from baton.engine.runners.mlx.kv_cache.positions import Extent, Slots, VisibleKeys, read_many, read_one, slots_of
 from baton.engine.runners.mlx.kv_cache.rows import LayerRows
+from baton.engine.runners.mlx.kv_cache.states import LayerStates, StateCache
 from baton.engine.runners.mlx.kv_cache.views import ReadingCache, RowCache, WritingCache
 from baton.engine.runners.mlx.modules.families import surroundings_of
 from baton.engine.runners.mlx.modules.lora import AdapterChoice
@@ -45,7 +46,9 @@ class MlxBatch:
     """What the last layer computes; None: all that the rows have."""
     sink: LayerSink | None = None
     """Where to hand K and V of each layer."""
-    rows: Sequence[LayerRows] | None = None
+    spans: Sequence[Span] = ()
+    """What is computed, row by row; none of several packed ones."""
+    rows: Mapping[int, LayerRows] | None = None
     """Where attention reads K and V of each layer; None: in the pool."""
     adapters: tuple[str, ...] = ()
     """Name of the adapter of each row, or nothing; none at all: no row has one."""
@@ -55,7 +58,7 @@ class MlxBatch:
     @property
     def row_arrays(self) -> list[mx.array]:
         """Return what `mx.eval` must see of the rows."""
-        return [array for layer in self.rows or () for array in layer.arrays]
+        return [array for layer in (self.rows or {}).values() for array in layer.arrays]
 
     def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache | PackedCache:
         """Return the cache that a layer gets."""
@@ -83,6 +86,7 @@ def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_token
         if last.start > span.start
         else None,
         sink=span.layer_sink,
+        spans=(span,),
         adapters=_adapters_of([span]),
     )
 
@@ -108,7 +112,7 @@ def batch_of_rows(
     token_ids: mx.array,
     readings: dict[int, VisibleKeys],
     block_tokens: int,
-    rows: Sequence[LayerRows],
+    rows: Mapping[int, LayerRows],
 ) -> MlxBatch:
     """Return the pass that computes spans of one token that have rows, in order of rows."""
     return replace(_batch_of_many(spans, token_ids, readings, block_tokens), rows=rows)
@@ -120,7 +124,7 @@ def _batch_of_many(
     if len(spans) == 1:  # a slice and a plain offset take fewer kernels than their arrays
         start, table = spans[0].start, spans[0].block_table
         slots_of_one = slots_of(table, start, start + 1, block_tokens)
-        return MlxBatch(token_ids, start, slots_of_one, readings, adapters=_adapters_of(spans))
+        return MlxBatch(token_ids, start, slots_of_one, readings, spans=spans, adapters=_adapters_of(spans))
     blocks = [span.block_table[span.start // block_tokens] for span in spans]
     slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
     return MlxBatch(
@@ -128,6 +132,7 @@ def _batch_of_many(
         offset=mx.array([span.start for span in spans], dtype=mx.int32),
         slots=np.asarray(slots, dtype=np.int32),
         readings=readings,
+        spans=spans,
         adapters=_adapters_of(spans),
     )
 
@@ -142,16 +147,26 @@ class MlxBackbone:
     mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
     windows differ (it ignores Mistral's), and applies the head to every position.
 
-    `windows` has the window of each layer, tokens; 0: none.
+    `windows` has the window of each layer, tokens; 0: none. `states` are of the layers that keep them instead of K and
+    V; passes that only measure have `idle_slot`.
     """
 
-    def __init__(self, model: Any, windows: Sequence[int], adapters: AdapterChoice) -> None:
+    def __init__(
+        self,
+        model: Any,
+        windows: Sequence[int],
+        adapters: AdapterChoice,
+        states: Mapping[int, LayerStates],
+        idle_slot: int = 0,
+    ) -> None:
+        self._states = states
+        self._idle_slot = idle_slot
         self._adapters = adapters
         self._surroundings = surroundings_of(model)
         self._layers = list(model.model.layers)
         self._windows = tuple(windows)
 
-    def hidden(self, batch: MlxBatch, pools: Sequence[LayerPool], *, needs_last: bool) -> mx.array | None:
+    def hidden(self, batch: MlxBatch, pools: Mapping[int, LayerPool], *, needs_last: bool) -> mx.array | None:
         """Write K and V of every layer and return the last layer's output at the positions whose logits are wanted.
 
         In the last layer, attention and MLP run for those positions alone, or not at all without `needs_last`: MLX is
@@ -164,15 +179,22 @@ class MlxBackbone:
         hidden = self._surroundings.embed(batch.token_ids)
         for layer in range(len(self._layers)):
             before = hidden
-            hidden = self._run_layer(layer, before, batch, pools[layer])
+            if layer in self._states:
+                hidden = self._run_recurrent(layer, before, batch)
+            else:
+                hidden = self._run_layer(layer, before, batch, pools[layer])
         if not needs_last:
             return None
+        last = len(self._layers) - 1
         if batch.packing is not None:
-            cache = PackedCache(pools[-1], batch.packing, len(pools) - 1, self._windows[-1], is_last=True)
+            cache = PackedCache(pools[last], batch.packing, last, self._windows[-1], is_last=True)
             hidden = self._layers[-1](batch.packing.wanted_of(before), cache=cache)
         elif batch.last is not None:
             num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
-            hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[-1])
+            if last in self._states:
+                hidden = hidden[:, -num_wanted:]
+            else:
+                hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[last])
         return hidden.reshape(-1, hidden.shape[-1])
 
     def logits(self, hidden: mx.array) -> mx.array:
@@ -184,6 +206,29 @@ class MlxBackbone:
         mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
         output: mx.array = self._layers[layer](hidden, mask=mask, cache=batch.cache(layer, pool, window))
         return output
+
+    def _run_recurrent(self, layer: int, hidden: mx.array, batch: MlxBatch) -> mx.array:
+        """Run a layer that keeps states, cut where copies of one are wanted; hand over those that are complete."""
+        spans = [self._with_slots(span) for span in batch.spans]
+        slots, sources = [each.slot for each in spans], [each.source for each in spans]
+        states, start, outputs = self._states[layer], batch.spans[0].start, []
+        begin, num_tokens = 0, hidden.shape[1]
+        cuts = spans[0].saves if len(spans) == 1 else ()
+        for end in dict.fromkeys([*(cut.end - start for cut in cuts), num_tokens]):
+            cache = StateCache(states.read(sources))
+            outputs.append(self._layers[layer](hidden[:, begin:end], mask=None, cache=cache))
+            states.write(slots, tuple(cache.arrays))
+            for slot, save in ((each.slot, save) for each in spans for save in each.saves):
+                if len(spans) > 1 or save.end == start + end:
+                    states.copy(slot, save.slot)
+            begin, sources = end, [*slots]
+        for span, slot in zip(batch.spans, slots, strict=True):
+            if span.layer_sink is not None and span.needs_logits:
+                span.layer_sink(layer, states.to_kv(slot))
+        return outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=1)
+
+    def _with_slots(self, span: Span) -> StateSpan:
+        return span.state or StateSpan(self._idle_slot if span.start else None, self._idle_slot)
 
     def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
         reading = last.readings[self._windows[-1]]

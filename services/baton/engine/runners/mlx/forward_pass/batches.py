@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -112,7 +112,7 @@ class MlxBatches:
 
     def __init__(
         self,
-        pools: Sequence[LayerPool],
+        pools: Mapping[int, LayerPool],
         windows: set[int],
         block_tokens: int,
         *,

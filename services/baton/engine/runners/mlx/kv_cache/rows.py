@@ -7,7 +7,7 @@ and prefixes are shared, moved out and taken over by blocks as ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -98,7 +98,7 @@ class Taken(NamedTuple):
 class RowSet:
     """Rows for one batch after the other, as many and as long as it needs."""
 
-    def __init__(self, layers: Sequence[LayerRows], block_tokens: int) -> None:
+    def __init__(self, layers: Mapping[int, LayerRows], block_tokens: int) -> None:
         self.layers = layers
         self.assignment = RowAssignment(block_tokens)
         self._block_tokens = block_tokens
@@ -114,7 +114,7 @@ class RowSet:
         num_rows, num_tokens = self._shape_for(spans)
         return num_rows * num_tokens
 
-    def take(self, spans: Sequence[Span], pools: Sequence[LayerPool], windows: Iterable[int]) -> Taken:
+    def take(self, spans: Sequence[Span], pools: Mapping[int, LayerPool], windows: Iterable[int]) -> Taken:
         """Give rows to spans of one token; who enters is copied from the pools."""
         self._resize(*self._shape_for(spans))
         assigned = self.assignment.assign(spans)
@@ -138,26 +138,28 @@ class RowSet:
 
     def _resize(self, num_rows: int, num_tokens: int) -> None:
         if (num_rows, num_tokens) != (self._num_rows, self._num_tokens):
-            for layer in self.layers:
+            for layer in self.layers.values():
                 layer.resize(num_rows, num_tokens)
             self._num_rows, self._num_tokens = num_rows, num_tokens
 
-    def _fill(self, row: int, span: Span, pools: Sequence[LayerPool]) -> None:
+    def _fill(self, row: int, span: Span, pools: Mapping[int, LayerPool]) -> None:
         reading = None
         if span.start:
             reading = read_one(Extent(span.start - 1, span.start, span.block_table), 0, self._block_tokens)
-        for layer, pool in zip(self.layers, pools, strict=True):
-            layer.fill(row, pool, reading)
-        mx.eval([layer.arrays for layer in self.layers])  # or the step's write would copy the pools that this reads
+        for index, layer in self.layers.items():
+            layer.fill(row, pools[index], reading)
+        mx.eval(
+            [layer.arrays for layer in self.layers.values()]
+        )  # or the step's write would copy the pools that this reads
 
     def _aim(self, starts: npt.NDArray[np.int32]) -> None:
         if starts.min() == starts.max():  # a slice costs less than a scatter
-            for layer in self.layers:
+            for layer in self.layers.values():
                 layer.aim(int(starts[0]))
             return
-        for num_heads in {layer.num_heads for layer in self.layers}:
+        for num_heads in {layer.num_heads for layer in self.layers.values()}:
             firsts = np.arange(len(starts) * num_heads, dtype=np.int32) * self._num_tokens
             cell_indices = mx.array(firsts + np.repeat(starts, num_heads))
-            for layer in self.layers:
+            for layer in self.layers.values():
                 if layer.num_heads == num_heads:
                     layer.aim(cell_indices)

@@ -1,0 +1,139 @@
+"""Models whose layers keep a state of the sequence: wherever a request goes on from, it gives transformers' tokens."""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from baton.engine.engine import Engine
+from baton.engine.events import Admitted, EngineEvent, TokenReady
+from baton.engine.request import EngineRequest, KvExportSpec, Purpose
+from baton.errors import ConfigurationError
+from baton.kv.stream import KvFrame, KvProgress
+from baton.prefill.kv_stream import FrameExport
+from checkpoints import checkpoint, reference_generate
+from exactness.handover import Generation, generate, greedy, held, start_engine
+from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+
+NUM_NEW_TOKENS = 8
+FOLDER = checkpoint("qwen3_next")
+
+
+@contextmanager
+def engine_of(framework: Framework, *, num_blocks: int = 512, max_step_tokens: int = 96) -> Iterator[Engine]:
+    """Run an engine, which proves at its end that no slot is lost."""
+    engine = start_engine(load_runner(framework, FOLDER, num_blocks=num_blocks), max_step_tokens=max_step_tokens)
+    try:
+        yield engine
+        engine.call(engine.scheduler.check_integrity)
+    finally:
+        engine.close()
+
+
+def prompts_of(*lengths: int) -> list[list[int]]:
+    """Return random prompts."""
+    draw = random.Random(4)
+    return [[draw.randrange(3, 512) for _ in range(length)] for length in lengths]
+
+
+def answer(engine: Engine, name: str, prompt: list[int], num_tokens: int = NUM_NEW_TOKENS) -> Generation:
+    """Generate alone, compare with transformers, and return what was told."""
+    generation = generate(engine, name, prompt, greedy(num_tokens))
+    output = generation.tokens()
+    assert output == reference_generate(FOLDER, prompt, num_tokens, guess=output)
+    return generation
+
+
+def num_cached(generation: Generation) -> int:
+    """Return the positions that a request found in the prefix cache."""
+    return generation.ended.num_cached_tokens
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_a_prefix_is_restored_at_every_boundary(framework: Framework) -> None:
+    """At the end of a prompt's last full block at once, elsewhere from the second request with that beginning on."""
+    prompt, *others = prompts_of(70, 5, 6, 7)
+    with engine_of(framework) as engine:
+        first = generate(engine, "first", prompt, greedy(40))
+        output = first.tokens()
+        for end in range(BLOCK_TOKENS, 65, BLOCK_TOKENS):
+            found = [
+                num_cached(answer(engine, f"{end}-{index}", [*prompt[:end], *other]))
+                for index, other in enumerate(others)
+            ]
+            assert found == ([64, 64, 64] if end == 64 else [end - BLOCK_TOKENS, end, end])
+        assert num_cached(answer(engine, "next turn", [*prompt, *output, *others[0]])) == 96
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_preempted_requests_give_the_tokens_of_each_alone(framework: Framework) -> None:
+    """What they had is gone but for checkpoints; no slot is lost."""
+    prompts = prompts_of(50, 61, 33, 90)
+    with engine_of(framework, num_blocks=14, max_step_tokens=40) as engine:
+        with held(engine):
+            generations = [generate(engine, f"r{index}", each, greedy(30)) for index, each in enumerate(prompts)]
+        outputs = [generation.tokens() for generation in generations]
+
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output == reference_generate(FOLDER, prompt, 30, guess=output)
+    assert sum(generation.ended.num_preemptions for generation in generations) > 0
+
+
+@pytest.mark.parametrize(("num_lost", "has_token"), [(1, True), (0, False), (0, True), (4, False)])
+def test_a_stream_that_ends_early_is_computed_here(num_lost: int, has_token: bool) -> None:
+    """From where all of the state is: nothing of a part is of use, nor all of it before the first token is known."""
+    (prompt,) = prompts_of(50)
+    with engine_of("torch") as prefill, engine_of("torch") as decode:
+        frames, token = exported(prefill, prompt)
+        generation = Generation()
+        request = EngineRequest("r", tuple(prompt), greedy(NUM_NEW_TOKENS), purpose=Purpose.RECEIVE)
+        decode.submit(request, generation.events.put)
+        assert isinstance(generation.events.get(timeout=60), Admitted)
+        for frame in frames[: len(frames) - num_lost]:
+            decode.write_kv("r", frame)
+        if has_token:
+            decode.take_first_token("r", token.token)
+        decode.fall_back("r", 0 if num_lost else len(prompt))
+
+        output = generation.tokens()
+
+    assert output == reference_generate(FOLDER, prompt, NUM_NEW_TOKENS, guess=output)
+
+
+def exported(engine: Engine, prompt: list[int]) -> tuple[list[KvFrame], TokenReady]:
+    """Return what a prefill hands out: frames, and the first token."""
+    items: queue.SimpleQueue[EngineEvent | KvFrame] = queue.SimpleQueue()
+    layout = engine.runner.info.layout
+    owed = KvProgress.begin(layout, 0, len(prompt))
+    export = KvExportSpec(FrameExport(layout, owed, 1, items.put), token_begin=0)
+    engine.submit(EngineRequest("p", tuple(prompt), greedy(1), purpose=Purpose.PREFILL, export=export), items.put)
+    frames = []
+    while not isinstance(item := items.get(timeout=60), TokenReady):
+        if isinstance(item, KvFrame):
+            frames.append(item)
+    return frames, item
+
+
+def test_a_state_travels_once_after_its_layer_of_the_last_positions() -> None:
+    """K and V with every chunk; the frame says what it is and how many positions it stands for."""
+    (prompt,) = prompts_of(100)
+    with engine_of("torch", max_step_tokens=40) as engine:
+        frames, _ = exported(engine, prompt)
+        layout = engine.runner.info.layout
+
+    states = [frame for frame in frames if frame.state]
+    assert [frame.layer_begin for frame in states] == [0, 1, 2]
+    assert [(frame.token_begin, frame.num_tokens) for frame in states] == [(0, 100)] * 3
+    assert sum(frame.num_bytes for frame in states) == layout.num_state_bytes() == 3 * (3 * 160 + 4 * 16 * 24) * 4
+    assert [frame.num_tokens for frame in frames if frame.layer_begin == 3] == [40, 40, 20]
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_adapters_are_refused_by_name(framework: Framework) -> None:
+    """Before any weights are loaded."""
+    with pytest.raises(ConfigurationError, match=r"lora sums: adapters of qwen3_next are not served"):
+        load_runner(framework, FOLDER, adapters={"sums": FOLDER})
