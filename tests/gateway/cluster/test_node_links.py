@@ -177,24 +177,34 @@ def test_a_message_that_takes_long_is_announced(
     """Else a node would take the gateway for gone while a long prompt is on its way, and end all of its streams."""
     monkeypatch.setattr(node_links, "_LARGE_BYTES", 150)
     monkeypatch.setattr(node_links, "_SLOW_BYTES_PER_SECOND", 10)
-    sent: list[tuple[int, float]] = []
-
-    class Noting(FakeDecode):
-        async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
-            async def noted() -> AsyncIterator[Any]:
-                async for request in request_iterator:
-                    sent.append((request.ByteSize(), seconds_from_duration(request.beat_interval)))
-                    yield request
-
-            await super().Serve(noted(), context)
-
-    cluster.decodes[0] = Noting("decode-0")
+    cluster.decodes[0] = noting = _Noting("decode-0")
     with loop.running(cluster) as running, _client(running) as client:
         assert _text(client, [71] * 200, 3) == "hhh"
 
+    sent = noting.sent
     large = max(range(len(sent)), key=lambda index: sent[index][0])
     assert sent[large - 1][1] >= sent[large][0] / 10
-    assert [seconds for _, seconds in sent[large:]] == [0.2] * len(sent[large:])
+    assert all(0.2 <= seconds <= 1.1 for _, seconds in sent[large:])
+
+
+def test_a_gateway_that_was_late_says_that_it_may_be_again(loop: Loop, cluster: FakeCluster) -> None:
+    """On a busy machine it is not gone because others had its processor; on a quiet one 0.6 s of silence are enough."""
+    cluster.decodes[0] = noting = _Noting("decode-0")
+
+    async def stall(request: Any) -> AsyncIterator[Any]:
+        while len(noting.sent) < 2:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0.01)
+        num_before = len(noting.sent)
+        time.sleep(0.6)  # noqa: ASYNC251 - the event loop of the gateway and the node stands still
+        while len(noting.sent) < num_before + 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        yield finished(request, "decode-0")
+
+    noting.script = stall
+    with loop.running(cluster) as running, _client(running) as client:
+        assert _text(client, [71], 1) == ""
+
+    assert 0.2 + 0.1 < noting.sent[-1][1] <= 0.2 + 1.0
 
 
 def test_a_node_is_reached_while_all_links_are_in_use(
@@ -327,3 +337,21 @@ def _wait(is_true: Callable[[], bool]) -> None:
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class _Noting(FakeDecode):
+    """Keeps the size of every message, and the pause that it announces, seconds."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(node_id)
+        self.sent: list[tuple[int, float]] = []
+
+    async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """Serve, and keep what comes."""
+
+        async def noted() -> AsyncIterator[Any]:
+            async for request in request_iterator:
+                self.sent.append((request.ByteSize(), seconds_from_duration(request.beat_interval)))
+                yield request
+
+        await super().Serve(noted(), context)

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeAlias
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -37,6 +39,9 @@ _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
 _BEAT_SECONDS = 0.2
 """Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
+_USUAL_LATE_SECONDS, _MOST_LATE_SECONDS, _LATE_DECAY = 0.1, 1.0, 0.998
+"""By how much a message may be late before nodes are told to wait longer, and no more than that; the worst of them is
+forgotten by this share with each message: on a busy machine a gateway is not gone because others had its processor."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
 """A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
@@ -44,8 +49,6 @@ _MAX_TOKENS_PER_MESSAGE = 1 << 20
 
 _ANSWER_SECONDS = 0.25
 """For a process to say that it lives, when a connection to it has been lost; one that has ended refuses at once."""
-
-_BEAT_INTERVAL = duration_from_seconds(_BEAT_SECONDS)
 
 DecodeStream: TypeAlias = LoopStream[ServeResponse]
 
@@ -158,6 +161,7 @@ class DecodeCall:
         self._has_heard = self._is_left = False
         self._is_retired = False
         self._is_over = False
+        self._late_seconds = 0.0  # of the latest message, forgotten slowly
 
     @property
     def is_open(self) -> bool:
@@ -273,9 +277,12 @@ class DecodeCall:
         """Send starts and cancellations as they come, those that have gathered together."""
         try:
             while True:
+                due_seconds = self._clock() + _BEAT_SECONDS if self._attempts else math.inf
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BEAT_SECONDS if self._attempts else None):
                         await self._has_news.wait()
+                late_seconds = min(self._clock() - due_seconds, _MOST_LATE_SECONDS)
+                self._late_seconds = max(late_seconds, self._late_seconds * _LATE_DECAY)
                 self._has_news.clear()
                 await self._write_next(call)
                 while self._starts or self._cancelled:
@@ -286,8 +293,7 @@ class DecodeCall:
     async def _write_next(self, call: DecodeStream) -> None:
         request = self._next_request()
         if (num_bytes := request.ByteSize()) > _LARGE_BYTES:
-            pause = duration_from_seconds(_BEAT_SECONDS + num_bytes / _SLOW_BYTES_PER_SECOND)
-            await call.write(ServeRequest(beat_interval=pause))
+            await call.write(ServeRequest(beat_interval=self._pause(num_bytes / _SLOW_BYTES_PER_SECOND)))
         await call.write(request)
 
     def _next_request(self) -> ServeRequest:
@@ -297,7 +303,12 @@ class DecodeCall:
         cancelled = [stream_id for stream_id in self._cancelled if stream_id not in unheard]
         num_starts = _num_starts(starts)
         self._starts, self._cancelled = starts[num_starts:], []
-        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=_BEAT_INTERVAL)
+        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=self._pause())
+
+    def _pause(self, sending_seconds: float = 0.0) -> Duration:
+        """Return the time until the next message, as far as nodes are told."""
+        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS)
+        return duration_from_seconds(_BEAT_SECONDS + late_seconds + sending_seconds)
 
     def _may_be_lost(self, error: Exception) -> bool:
         """Return whether the node's process may have ended, as far as the end of the call tells."""
