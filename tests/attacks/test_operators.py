@@ -55,7 +55,10 @@ def ask(door: HttpDoor, key: str, path: str, *, method: str = "GET", body: objec
 @full
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/metrics"), ("GET", "/ui/state"), ("GET", "/state"), ("DELETE", "/instance/1"), ("GET", "/models")],
+    [
+        *(("GET", "/metrics"), ("GET", "/ui/state"), ("GET", "/state"), ("DELETE", "/instance/1"), ("GET", "/models")),
+        *(("POST", "/v1/models/load"), ("POST", "/v1/models/unload")),
+    ],
 )
 def test_a_clients_key_is_no_operators(door: HttpDoor, method: str, path: str) -> None:
     """It may ask the model, and nothing about the cluster."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from baton.internal.v1.health_list_pb2 import HealthList
 from baton.v1.generation_service_pb2 import ListModelsRequest
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import FakeCluster, Loop
+from gateway.rest import ask
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 WAIT_SECONDS = 20.0
@@ -104,6 +106,29 @@ def test_health_says_what_ready_says(loop: Loop, cluster: FakeCluster, told: Tol
         loop.call(cluster.start_router())
     wait_until(lambda: told.ready()[0] == 200)
     assert told.health() == healths(is_ready=True)
+
+
+def test_with_keys_only_administrators_hear_of_nodes(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
+    """Who asks whether it is ready shows no key; who may use the model is not told of machines."""
+    (tmp_path / "keys").write_text("me:sk-mine\nops:sk-admin admin\n")
+    with loop.running(cluster, api_keys_file=tmp_path / "keys") as running:
+        told = Told(running)
+        wait_until(lambda: told.ready()[0] == 200)
+        for node_id in cluster.addresses:
+            cluster.router.silences[node_id] = Duration(seconds=60)
+            cluster.router.unusable_reasons[node_id] = "draining"
+        wait_until(lambda: told.ready()[0] == 503)
+        ready = told.ready()[1]
+        mine, admins = (
+            ask(running, "/v1/models", headers={"authorization": f"Bearer {key}"}).body["data"][0]["cause"]
+            for key in ("sk-mine", "sk-admin")
+        )
+        told.close()
+
+    assert b"no decode node takes requests" in ready
+    assert b"decode-0" not in ready
+    assert mine == ""
+    assert "decode-0: draining" in admins
 
 
 def test_one_node_that_takes_requests_is_enough(cluster: FakeCluster, told: Told) -> None:

@@ -110,6 +110,7 @@ async def _run(
         settings.model_wait_seconds,
         settings.model_forget_seconds,
         settings.aliases_of_models,
+        tells_causes=settings.api_keys_file is None,
     )
     store = _tokenizers(settings)
     catalog = ModelCatalog(router, store.open, follow, pinned=pinned, on_nodes=instances.note_nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.model_orders import LoadBody, ModelOrders, UnloadBody
 from baton.internal.v1.model_service_pb2 import MODEL_STAGE_STORED, ChangeModelRequest, DesiredModel, ModelState
+from gateway.fake_cluster import FakeCluster, Loop
+from gateway.rest import ask
 
 
 class FakeRouter:
@@ -62,3 +65,13 @@ def test_a_wrong_field_is_refused(field: dict[str, object]) -> None:
     """Before a router is asked."""
     with pytest.raises(msgspec.ValidationError, match=next(iter(field))):
         msgspec.convert({"model": "llama", **field}, LoadBody)
+
+
+def test_a_client_changes_nothing(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
+    """Whatever model it names; a body is not even read for that."""
+    (tmp_path / "keys").write_text("me:sk-mine\n")
+    with loop.running(cluster, api_keys_file=tmp_path / "keys") as running:
+        for verb in ("load", "unload"):
+            answer = ask(running, f"/v1/models/{verb}", {"model": "x"}, headers={"authorization": "Bearer sk-mine"})
+            assert answer.error == (403, None, "admin_key_needed")
+            assert ask(running, f"/v1/models/{verb}", {"model": "x"}).status == 401

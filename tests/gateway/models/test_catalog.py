@@ -22,6 +22,7 @@ from baton.gateway.models.served_model import ModelText, describe
 from baton.gateway.models.status import MODEL_LOADING, ModelStatus
 from baton.internal.v1 import node_pb2
 from baton.internal.v1.model_service_pb2 import (
+    MODEL_STAGE_FAILED,
     MODEL_STAGE_FETCHING,
     MODEL_STAGE_STORED,
     DesiredModel,
@@ -295,6 +296,26 @@ def test_one_look_that_fails_tells_clients_nothing() -> None:
         return told
 
     assert asyncio.run(problems()) == ["no router", "", "", "", "", "no router"]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_clients_are_not_told_what_a_machine_says_of_a_model(tells: bool) -> None:
+    """The last line of a worker has its paths. Without keys all are administrators."""
+    nodes, problem = FakeNodes(), "mac: its worker ended with exit status 2: no /home/me/a/config.json"
+    nodes.models = [ModelState(desired=DesiredModel(name="a"), stage=MODEL_STAGE_FAILED, problem=problem)]
+    nodes.states = [node("b", unusable_reason="draining")]
+
+    async def steps(following: Following) -> list[str]:
+        with pytest.raises(UnavailableError) as refused:
+            await following.catalog.model("a")
+        return [refused.value.message, following.catalog.told_problem, following.catalog.listed()[0].status.cause]
+
+    refusal, ready, cause = follow(steps, nodes, tells_causes=tells)
+
+    assert ("/home/me" in refusal) == tells
+    assert ("node-b" in ready) == tells
+    assert "no decode node takes requests" in ready
+    assert cause == problem
 
 
 def test_a_gateway_is_ready_while_one_model_answers() -> None:

@@ -83,7 +83,7 @@ class Pages:
             first, last = (rows[0].name, rows[-1].name) if rows else (None, None)
             body = encode(ModelPage([self._anthropic_model(row) for row in rows], first, last))
         else:
-            body = encode(ModelListBody([self._model(row) for row in rows]))
+            body = encode(ModelListBody([self._model(row, exchange) for row in rows]))
         exchange.response.send(200, body)
 
     async def send_model(self, exchange: Exchange) -> None:
@@ -98,7 +98,9 @@ class Pages:
         if row is None:
             raise unknown_model(name, [row.name for row in rows])
         is_for_anthropic = is_anthropic(exchange.request.headers)
-        exchange.response.send(200, encode(self._anthropic_model(row) if is_for_anthropic else self._model(row)))
+        exchange.response.send(
+            200, encode(self._anthropic_model(row) if is_for_anthropic else self._model(row, exchange))
+        )
 
     async def send_health(self, exchange: Exchange) -> None:
         """Send that the process is alive."""
@@ -106,7 +108,7 @@ class Pages:
 
     async def send_ready(self, exchange: Exchange) -> None:
         """Send whether requests can be served; 503 if not."""
-        problem = self._catalog.problem
+        problem = self._catalog.told_problem
         body = encode({"status": "not ready" if problem else "ready", "cause": problem})
         exchange.response.send(503 if problem else 200, body)
 
@@ -138,7 +140,7 @@ class Pages:
         created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created_seconds))
         return ModelObject(row.name, row.name, created_at, row.max_context_tokens, row.max_context_tokens)
 
-    def _model(self, row: ListedModel) -> ModelBody:
+    def _model(self, row: ListedModel, exchange: Exchange) -> ModelBody:
         formats = row.text.model_format.output_format if row.text else None
         return ModelBody(
             id=row.name,
@@ -152,5 +154,5 @@ class Pages:
             parent=row.root if row.is_adapter else None,
             state=row.status.stage,
             progress=row.status.progress,
-            cause=row.status.cause,
+            cause=row.status.cause if exchange.context.key.is_admin else "",
         )

@@ -51,6 +51,9 @@ class CatalogSettings(NamedTuple):
     """Time without a node after which a model is no longer known, unless it is pinned or wanted."""
     aliases: Mapping[str, str] = {}
     """Names of models and adapters by further names for them."""
+    tells_causes: bool = True
+    """Whether everybody is an administrator: what machines say of a model that does not answer has their names, and
+    paths."""
 
 
 class ListedModel(NamedTuple):
@@ -105,6 +108,11 @@ class ModelCatalog:
     def problem(self) -> str:
         """Return why requests cannot be served right now; empty if those for some model can."""
         return self._problem
+
+    @property
+    def told_problem(self) -> str:
+        """Return `problem` as clients are told it, and strangers who ask whether the gateway is ready."""
+        return self._problem if self._settings.tells_causes else self._problem.partition(": ")[0]
 
     def follow(self, on_problem: Callable[[str], None]) -> None:
         """Have a function told of `problem`, now and whenever it changes."""
@@ -218,7 +226,7 @@ class ModelCatalog:
         if entry is not None:
             raise entry.mismatch() or self._refusal(entry)
         if not self._entries or not (self._has_looked and any(each.served for each in self._entries.values())):
-            raise UnavailableError(self._problem, reason=NO_NODE)
+            raise UnavailableError(self.told_problem, reason=NO_NODE)
         names = [each.name for each in self.listed()]
         if not name:
             raise InvalidFieldError("model", f"expected one of {', '.join(names)}")
@@ -234,7 +242,9 @@ class ModelCatalog:
     def _refusal(self, entry: CatalogEntry) -> UnavailableError:
         status = entry.status
         if self._is_router_missed or not self._has_looked:
-            status = status._replace(cause=self._problem)
+            status = status._replace(cause=self.told_problem)
+        elif not self._settings.tells_causes:
+            status = status._replace(cause="")
         return status.refusal(entry.name)
 
     async def _open(self, entry: CatalogEntry, source: NodeDescription) -> None:

@@ -126,7 +126,7 @@ class GenerationServicer(GenerationServiceServicer):
             await catalog.refresh()
         rows = catalog.listed()
         if not any(row.max_context_tokens for row in rows) and catalog.problem:
-            raise UnavailableError(catalog.problem, reason=NO_NODE)
+            raise UnavailableError(catalog.told_problem, reason=NO_NODE)
         return wire.ListModelsResponse(models=[_model(row) for row in rows])
 
     async def _generate(
