@@ -131,8 +131,7 @@ async def _run(
     journal = Journal(clock)
     generator = TextGenerator(preparation, streams, metrics, journal)
     try:
-        admission = _admission(settings, catalog, clock)
-        deadlines = Deadlines(settings.request_timeout_seconds)
+        admission, deadlines = _admission(settings, catalog, clock), Deadlines(settings.request_timeout_seconds)
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
         started = int(time.time())
         pages = Pages(catalog, None if settings.is_shared else scrape, created_seconds=started)
