@@ -14,7 +14,7 @@ from dbus_fast import Message
 from dbus_fast.aio import MessageBus
 
 from agent.programs import TIMEOUT_SECONDS, run
-from baton.agent.logind import LogindEvents
+from baton.agent.machine_sleep import LogindEvents
 
 _MANAGER = "org.freedesktop.login1.Manager"
 _CONFIG = """<busconfig>

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from baton.agent.parent import PARENT_VARIABLE, die_with_parent
+from baton.agent.child import PARENT_VARIABLE, die_with_parent
 
 _CHILD = (
-    "from baton.agent.parent import die_with_parent; die_with_parent(); "
+    "from baton.agent.child import die_with_parent; die_with_parent(); "
     "print('tied', flush=True); import time; time.sleep(60)"
 )
 _PARENT = f"""
 import os, subprocess, sys, time
-from baton.agent.parent import parent_environment
+from baton.agent.child import parent_environment
 child = subprocess.Popen([sys.executable, "-c", {_CHILD!r}], env=dict(os.environ, **parent_environment()))
 time.sleep(60)
 """

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from baton.cache_index.index import CacheIndex
 from baton.errors import SupersededError
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import LOWER_TIERS, BlockEvents, HeldPrefix, Tier
+from baton.kv.hashing import LOWER_TIERS, BlockEvents, BlockHash, HeldPrefix, Tier
 
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
 

@@ -9,8 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton.cache_index.server import BLOCK_BYTES, build_server, max_blocks
-from baton.cache_index.servicer import MAX_EVENTS_BYTES
+from baton.cache_index.server import BLOCK_BYTES, MAX_EVENTS_BYTES, build_server, max_blocks
 from baton.cache_index.settings import CacheIndexSettings
 from baton.config.container_limits import Memory
 from baton.errors import ConfigurationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.capacity.machine_profile import MachineProfile, measured_rate, read_profile
+from baton.capacity.hardware import MachineProfile, measured_rate, read_profile
 
 
 def test_a_rate_is_the_median_with_the_distance_of_the_quartiles() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from baton.capacity.cost import MEASURED_TERMS, CostEstimate, expected_seconds
-from baton.capacity.term_comparison import TermComparison, compare_terms
+from baton.capacity.placement_table import TermComparison, compare_terms
 
 _ESTIMATE = CostEstimate(
     queue_seconds=0.5,

@@ -9,7 +9,7 @@ import pytest
 from baton.config.settings import load_settings, parse_flags
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
-from baton.discovery.target import FixedTarget, parse_target
+from baton.discovery.endpoints import FixedTarget, parse_target
 from baton.prefill.settings import PrefillSettings
 from baton.router.machine_assignments import MachineAssignment, assigned, read_assignments
 from baton.router.settings import RouterSettings

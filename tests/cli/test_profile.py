@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from baton.agent.machine_lock import machine_used_for
-from baton.capacity.machine_profile import MachineProfile, MeasuredRate
+from baton.capacity.hardware import MachineProfile, MeasuredRate
 from baton.cli.app import make_app
 from baton.cli.profile import kept_profile, profile_table
 from baton.errors import UnavailableError

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from baton.engine.runners.mock import MockRunner
-from baton.kv.adapter import Adapter, adapted_revision
+from baton.kv.hashing import Adapter, adapted_revision
 from baton.rpc.status import error_info
 from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request, with_neighbour
 from decode.pair import TIMEOUT_SECONDS, Pair, generate, request_of, with_pair

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes.client import Configuration
 
+from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
-from baton.discovery.target import ServiceTarget
 
 TARGET = ServiceTarget("router", "llm", "grpc")
 PORT = 8010

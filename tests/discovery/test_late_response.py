@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
-from baton.discovery.target import ServiceTarget
 
 kubernetes = pytest.importorskip("kubernetes.client")
 

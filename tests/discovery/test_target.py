@@ -8,8 +8,8 @@ import pytest
 from kubernetes.config import incluster_config
 
 from baton.discovery import kubernetes_api
-from baton.discovery.source import open_source
-from baton.discovery.target import FixedTarget, ServiceTarget, parse_target
+from baton.discovery.endpoints import FixedTarget, ServiceTarget, parse_target
+from baton.discovery.watch import open_source
 from baton.errors import ConfigurationError
 
 

@@ -20,8 +20,8 @@ from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_tokens, states_of
 from baton.kv.disk_store import DiskBlockStore
+from baton.kv.hashing import BlockEvents, Tier
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
-from baton.kv.tiers import BlockEvents, Tier
 
 TIMEOUT_SECONDS = 60.0
 VOCABULARY_SIZE = 211

@@ -13,9 +13,9 @@ from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.errors import MismatchError
-from baton.kv.adapter import Adapter
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
+from baton.kv.hashing import Adapter
 from engine.rig import INFO, LAYOUT, TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
 ADAPTED = replace(INFO, adapters=(Adapter("one", "1" * 32), Adapter("two", "2" * 32), Adapter("also-one", "1" * 32)))

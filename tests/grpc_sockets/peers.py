@@ -20,10 +20,10 @@ from baton.grpc_sockets.frames import (
     settings_frame,
     unpack_header,
 )
+from baton.grpc_sockets.headers import Status
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import Handler
-from baton.grpc_sockets.status import Status
 
 HOST = "127.0.0.1"
 SECONDS = 60.0

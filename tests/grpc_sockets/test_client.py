@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from baton.grpc_sockets.frames import FrameType
+from baton.grpc_sockets.headers import CallError, Code
 from baton.grpc_sockets.limits import Limits
-from baton.grpc_sockets.status import CallError, Code
 from grpc_sockets.peers import HOST, PATH, QUICK, SECONDS, FramePeer, Listener, connected, serving, serving_grpcio
 from grpc_sockets.test_server import SIZES, pattern
 

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from baton.grpc_sockets.frames import ErrorCode
 from baton.grpc_sockets.headers import (
+    CallError,
+    Code,
     HeaderDecoder,
+    Status,
     fixed_block,
     metadata_of,
     request_headers,
@@ -18,7 +21,6 @@ from baton.grpc_sockets.headers import (
     timeout_of,
     trailers_of,
 )
-from baton.grpc_sockets.status import CallError, Code, Status
 
 
 @given(st.sampled_from(Code), st.text(max_size=60), st.binary(max_size=60))

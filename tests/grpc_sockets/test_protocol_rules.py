@@ -17,9 +17,9 @@ from baton.grpc_sockets.frames import (
     ErrorCode,
     FrameType,
 )
+from baton.grpc_sockets.headers import Code
 from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import Code
 from grpc_sockets.peers import PATH, QUICK, SECONDS, SMALL, FramePeer, Listener, connected, serving
 
 _REQUEST = b"\x00\x00\x00\x00\x02hi"

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from baton.grpc_sockets.flow_control import StreamEndedError
+from baton.grpc_sockets.headers import CallError, Code
 from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import CallError, Code
 from grpc_sockets.peers import HOST, PATH, SECONDS, Listener, connected, grpcio_stream, serving
 
 SIZES = (0, 1, 5, 16384, 65535, 1_000_003)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import trustme
 
-from baton.grpc_sockets.status import Code
+from baton.grpc_sockets.headers import Code
 from grpc_sockets import test_client, test_server
 from grpc_sockets.peers import HOST, PATH, QUICK, SECONDS, Listener, connected, serving, serving_grpcio
 from grpc_sockets.test_server import SIZES, pattern

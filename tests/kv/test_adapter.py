@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.kv.adapter import adapted_revision
-from baton.kv.hashing import block_hashes, root_hash
+from baton.kv.hashing import adapted_revision, block_hashes, root_hash
 
 DIGESTS = st.text("0123456789abcdef", min_size=32, max_size=32)
 

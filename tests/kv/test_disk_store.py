@@ -15,8 +15,7 @@ import pytest
 
 from baton.kv.block_file import HEADER_BYTES, write_block
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockEvents, Tier
+from baton.kv.hashing import BlockEvents, BlockHash, Tier
 
 TIMEOUT_SECONDS = 60.0
 IDENTITY = b"i" * 16

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from baton.errors import OutOfMemoryError
-from baton.kv.hashing import BlockHash
+from baton.kv.hashing import BlockEvents, BlockHash
 from baton.kv.pool import BlockId, BlockPool
-from baton.kv.tiers import BlockEvents
 
 MAX_CHAIN = 6
 CHAINS = [[BlockHash(bytes([chain, index]) * 8) for index in range(MAX_CHAIN)] for chain in range(3)]

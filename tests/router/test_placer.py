@@ -11,7 +11,7 @@ from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
 from baton.internal.v1.router_service_pb2 import PlaceRequest
-from baton.kv.tiers import HeldPrefix
+from baton.kv.hashing import HeldPrefix
 from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import candidate_from_proto

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, NodePair, PlacementRequest
-from baton.router.round_robin import RoundRobin
+from baton.router.affinity import RoundRobin
 from router.samples import DGX, IDLE, MAC
 
 NODES = tuple(

@@ -18,7 +18,7 @@ from baton.cache_index.settings import CacheIndexSettings
 from baton.internal.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, node_pb2
 from baton.internal.v1 import router_service_pb2 as messages
 from baton.internal.v1 import router_service_pb2_grpc as service
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvDtype
 from baton.router.nodes import NodeDescription
 from baton.router.proto import description_from_proto

@@ -12,8 +12,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from baton.rpc.compression import compress_where_it_pays, writer_of
-from baton.rpc.limits import PortLimits
-from baton.rpc.server import GrpcServer, PublicPort
+from baton.rpc.server import GrpcServer, PortLimits, PublicPort
 
 METHOD = "/baton.v1.GenerationService/Generate"
 """A name that clients may call."""

@@ -12,8 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame, unpack_header
 from baton.internal.v1.health_list_pb2 import HealthList
-from baton.rpc.limits import PortLimits
-from baton.rpc.server import GrpcServer, PublicPort
+from baton.rpc.server import GrpcServer, PortLimits, PublicPort
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

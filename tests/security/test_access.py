@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from baton.errors import ForbiddenError
+from baton.grpc_sockets.headers import Code
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import Code
 from baton.internal.v1 import (
     agent_service_pb2,
     block_service_pb2,

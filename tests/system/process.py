@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from baton.agent.parent import parent_environment
+from baton.agent.child import parent_environment
 from baton.config.settings import flag_of
 
 NUM_SHOWN_LINES = 40

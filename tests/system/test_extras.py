@@ -256,7 +256,7 @@ def test_the_extra_kubernetes_brings_the_client_of_nodes_that_follow_a_service(e
     script = (
         "from kubernetes.client import Configuration;"
         "from baton.discovery.kubernetes_api import KubernetesEndpointApi;"
-        "from baton.discovery.target import parse_target;"
+        "from baton.discovery.endpoints import parse_target;"
         "KubernetesEndpointApi(Configuration(), parse_target('kubernetes://router.default:8010'))"
     )
 

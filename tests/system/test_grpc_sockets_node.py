@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.json_format import MessageToJson
 
+from baton.grpc_sockets.headers import CallError, Code
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import CallError, Code
 from decode.grants import grant_prefill
 from decode.pair import DECODE_ID, PREFILL_ID, Pair, with_pair
 from engine.rig import expected_tokens

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from baton.text.reasoning_grammar import StructureKind, grammar_after_reasoning
-from baton.text.reasoning_parser import ReasoningMarkers
+from baton.text.reasoning_parser import ReasoningMarkers, StructureKind, grammar_after_reasoning
 from engine.tokens import tokenizer_text
 
 MARKERS = ReasoningMarkers("<think>", "</think>")

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.text.stop_strings import StopScanner
+from baton.text.markers import StopScanner
 
 
 def _scan(stops: list[str], parts: list[str]) -> tuple[str, str | None]:

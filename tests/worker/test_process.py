@@ -22,7 +22,7 @@ from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.kv_transport.kv_services import KvStub
 from baton.node.node import ENGINE_HUNG, WorkerNode, load_node
 from baton.node.service import NodeService
-from baton.prefill.service import prefill_service
+from baton.prefill.servicer import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings

@@ -13,8 +13,8 @@ from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.search.placement_search import PlacementSearch
 from baton.capacity.snapshot import NodeLoad, NodeRole, QueuedPrompt
 from baton.internal.v1.router_service_pb2 import Placement, PlaceRequest, PlaceResponse
+from baton.kv.hashing import HeldPrefix
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
-from baton.kv.tiers import HeldPrefix
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome
 from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits

@@ -18,9 +18,8 @@ import grpc
 
 from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
-from baton.agent.logind import LogindEvents
 from baton.agent.machine_lock import machine_used_for, running_agent
-from baton.agent.machine_sleep import SleepHandler, SleepWatch
+from baton.agent.machine_sleep import LogindEvents, SleepHandler, SleepWatch
 from baton.agent.model_workers import ModelWorkers, StartedWorker, slug_of
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
@@ -210,9 +209,7 @@ async def _supervise(
 ) -> None:
     worker_address = host_port(settings.host, settings.worker_port)
     supervisor = Supervisor(
-        ChildSpec(settings.node_id, command, environment),
-        _show,
-        grace_seconds=settings.stop_grace_seconds,
+        ChildSpec(settings.node_id, command, environment), _show, grace_seconds=settings.stop_grace_seconds
     )
     watch = HealthWatch(
         supervisor,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from baton.errors import SupersededError
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import LOWER_TIERS, BlockEvents, HeldPrefix, Tier
+from baton.kv.hashing import LOWER_TIERS, BlockEvents, BlockHash, HeldPrefix, Tier
 
 
 @dataclass(slots=True)

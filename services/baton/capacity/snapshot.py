@@ -28,7 +28,7 @@ class TierRates(NamedTuple):
 
 
 class LowerPrefix(NamedTuple):
-    """Prompt tokens after those on a node's device that it could bring back; see `baton.kv.tiers.HeldPrefix`."""
+    """Prompt tokens after those on a node's device that it could bring back; see `baton.kv.hashing.HeldPrefix`."""
 
     host_tokens: int = 0
     """The first of them, all in host memory."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from baton.agent.machine_lock import machine_used_for
 from baton.agent.server import PROFILE_NAME
 from baton.agent.settings import DEFAULT_STATE_DIR
-from baton.capacity.machine_profile import MachineProfile, MeasuredRate, read_profile
+from baton.capacity.hardware import MachineProfile, MeasuredRate, read_profile
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 

@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.agent.parent import die_with_parent
+from baton.agent.child import die_with_parent
 from baton.config.settings import (
     ROLES,
     describe_settings,
@@ -66,10 +66,7 @@ class Service(NamedTuple):
     run: Callable[[BaseSettings], Awaitable[None]]
 
 
-def command(
-    context: typer.Context,
-    role: Annotated[str, typer.Argument(help=" | ".join(ROLES))] = "",
-) -> None:
+def command(context: typer.Context, role: Annotated[str, typer.Argument(help=" | ".join(ROLES))] = "") -> None:
     """Run one service; `baton serve ROLE --help` lists its flags.
 
     A flag wins over the environment (BATON_<ROLE>_<KEY>), that over the role's table in `--config FILE.toml`.

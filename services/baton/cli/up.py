@@ -33,8 +33,15 @@ from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wai
 from baton.cli.local.topology import NodeSpec, default_topology, read_topology, second_engine
 from baton.cli.models import pull
 from baton.cli.serve import check_level
-from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
-from baton.cli.terminal.startup import QuietLines, StartingLine
+from baton.cli.terminal.console import (
+    PrefixedLines,
+    QuietLines,
+    StartingLine,
+    curl_line,
+    make_console,
+    print_death,
+    processes_table,
+)
 from baton.cli.terminal.tables import print_table
 from baton.errors import BatonError, ConfigurationError
 from baton.security.exposure import is_loopback
@@ -170,12 +177,7 @@ def _check(site: LocalCluster, *, is_lan: bool) -> None:
 
 
 def _start(
-    site: LocalCluster,
-    specs: Sequence[NodeSpec],
-    start_timeout_seconds: float,
-    *,
-    is_verbose: bool,
-    is_lan: bool,
+    site: LocalCluster, specs: Sequence[NodeSpec], start_timeout_seconds: float, *, is_verbose: bool, is_lan: bool
 ) -> int:
     """Check what can be known before anything runs, then run it; return the exit status."""
     _check(site, is_lan=is_lan)

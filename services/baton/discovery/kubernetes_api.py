@@ -12,8 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from baton.discovery.endpoints import GONE, Event, ExpiredError, Listing, WatchError, event_of, listing_of
-from baton.discovery.target import ServiceTarget
+from baton.discovery.endpoints import (
+    GONE,
+    Event,
+    ExpiredError,
+    Listing,
+    ServiceTarget,
+    WatchError,
+    event_of,
+    listing_of,
+)
 from baton.errors import ConfigurationError
 from baton.installation import install_line
 

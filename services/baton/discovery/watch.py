@@ -9,7 +9,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeAlias
 
-from baton.discovery.endpoints import EndpointState, Event, ExpiredError, Listing, WatchError
+from baton.discovery.endpoints import (
+    EndpointState,
+    Event,
+    ExpiredError,
+    Listing,
+    ServiceTarget,
+    WatchError,
+    parse_target,
+)
+from baton.discovery.kubernetes_api import in_cluster_api
 
 log = logging.getLogger(__name__)
 
@@ -124,3 +133,30 @@ class EndpointWatch:
         """Return a pause that doubles with each failure, less up to half of it, so that pods do not ask in step."""
         doubled = _FIRST_PAUSE_SECONDS * 2.0 ** min(max(self._num_failures - 1, 0), 10)
         return min(doubled, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+
+
+class AddressSource(Protocol):
+    """Knows the addresses of a service."""
+
+    async def run(self, on_change: OnChange) -> None:
+        """Say all addresses at once and whenever they change, until cancelled."""
+
+
+class FixedAddresses:
+    """Addresses that do not change."""
+
+    def __init__(self, addresses: frozenset[str]) -> None:
+        self._addresses = addresses
+
+    async def run(self, on_change: OnChange) -> None:
+        """Say them once."""
+        on_change(self._addresses)
+        await asyncio.Event().wait()
+
+
+def open_source(text: str) -> AddressSource:
+    """Return the source that a setting names (see `parse_target`), or raise ConfigurationError."""
+    target = parse_target(text)
+    if isinstance(target, ServiceTarget):
+        return EndpointWatch(in_cluster_api(target))
+    return FixedAddresses(target.addresses)

@@ -32,10 +32,9 @@ from baton.engine.scheduling.scheduler import Scheduler, pair_weight
 from baton.engine.sequence import Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.hashing import BlockHash
+from baton.kv.hashing import BlockEvents, BlockHash
 from baton.kv.pool import BlockPool
 from baton.kv.stream import KvFrame
-from baton.kv.tiers import BlockEvents
 
 log = logging.getLogger(__name__)
 

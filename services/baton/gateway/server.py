@@ -14,14 +14,13 @@ from typing import NamedTuple
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
-from baton.gateway.access.grpc_keys import KeyInterceptor
 from baton.gateway.access.hosts import Hosts
 from baton.gateway.access.key_limits import KeyLimits
 from baton.gateway.access.tenants import Places, TenantSalts
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
-from baton.gateway.api.grpc_api.servicer import SERVICE_NAME, GenerationServicer
+from baton.gateway.api.grpc_api.servicer import SERVICE_NAME, GenerationServicer, KeyInterceptor
 from baton.gateway.api.model_orders import ModelOrders
 from baton.gateway.api.openai.errors import http_error_body
 from baton.gateway.api.pages import Pages

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import REPEATABLE, ServiceSettings, process_index
-from baton.rpc.limits import PortLimits
+from baton.rpc.server import PortLimits
 from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
 from baton.weights.hub import ModelFolder

@@ -15,19 +15,19 @@ from typing import Generic, Protocol, TypeVar
 from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection, SilentPeerError, ThreadConnection
 from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
-from baton.grpc_sockets.frames import (
-    LARGEST_STREAM_ID,
-    PREFACE,
-    ErrorCode,
-    ProtocolError,
-    Setting,
-    reset_frame,
+from baton.grpc_sockets.frames import LARGEST_STREAM_ID, PREFACE, ErrorCode, ProtocolError, Setting, reset_frame
+from baton.grpc_sockets.headers import (
+    CallError,
+    Code,
+    Metadata,
+    Status,
+    check_response,
+    request_headers,
+    reset_status,
+    status_of,
 )
-from baton.grpc_sockets.headers import Metadata, check_response, request_headers, reset_status, status_of
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.sockets import ByteStream, prepare
-from baton.grpc_sockets.status import CallError, Code, Status
-from baton.grpc_sockets.tls import TlsStream
+from baton.grpc_sockets.sockets import ByteStream, TlsStream, prepare
 
 
 class RunningCall(Protocol):

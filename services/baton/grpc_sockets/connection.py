@@ -33,10 +33,9 @@ from baton.grpc_sockets.frames import (
     settings_frame,
     window_update_frame,
 )
-from baton.grpc_sockets.headers import HeaderDecoder
+from baton.grpc_sockets.headers import SILENT, HeaderDecoder
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream, shut_down_quietly
-from baton.grpc_sockets.status import SILENT
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from baton.grpc_sockets.frames import (
     pack_header,
     unpack_header,
 )
-from baton.grpc_sockets.headers import HeaderEncoder
+from baton.grpc_sockets.headers import CallError, Code, HeaderEncoder
 from baton.grpc_sockets.sockets import AT_ONCE, WAIT_FOR_ALL, Buffer, ByteStream, close_quietly, shut_down_quietly
-from baton.grpc_sockets.status import CallError, Code
 
 _LOOK_AHEAD_BYTES = 1024
 """Read at once where little is wanted: a frame's header, small frames behind it, and the head of a large one."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from baton.grpc_sockets.flow_control import ReceiveWindow
 from baton.grpc_sockets.frame_io import PREFIX_BYTES, FrameReader, message_bytes
+from baton.grpc_sockets.headers import CallError, Code
 from baton.grpc_sockets.limits import Limits, ServerLimits
-from baton.grpc_sockets.status import CallError, Code
 
 _PIECE_BYTES = 16 << 10
 

@@ -31,8 +31,8 @@ from baton.grpc_sockets.frames import (
     pack_header,
     ping_frame,
 )
+from baton.grpc_sockets.headers import SILENT, CallError, Code, Status
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.status import SILENT, CallError, Code, Status
 
 log = logging.getLogger(__name__)
 _LOOKS = 4  # at a silent connection, until it is asked for a sign of life

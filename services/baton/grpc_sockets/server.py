@@ -15,8 +15,7 @@ from baton.grpc_sockets.connection import SILENCE_SECONDS
 from baton.grpc_sockets.incoming_request import ServerBudgets
 from baton.grpc_sockets.limits import Limits, ServerLimits, Timing
 from baton.grpc_sockets.server_connection import Handler, ServerConnection
-from baton.grpc_sockets.sockets import ByteStream, close_quietly, prepare, shut_down_quietly
-from baton.grpc_sockets.tls import TlsStream
+from baton.grpc_sockets.sockets import ByteStream, TlsStream, close_quietly, prepare, shut_down_quietly
 
 log = logging.getLogger(__name__)
 

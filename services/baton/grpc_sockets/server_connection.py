@@ -14,11 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from baton.grpc_sockets.connection import ThreadConnection
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.frames import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
-from baton.grpc_sockets.headers import RESPONSE_HEADERS, metadata_of, timeout_of, trailers_of
+from baton.grpc_sockets.headers import (
+    OK,
+    RESPONSE_HEADERS,
+    CallError,
+    Code,
+    Status,
+    metadata_of,
+    timeout_of,
+    trailers_of,
+)
 from baton.grpc_sockets.incoming_request import IncomingRequest, ServerBudgets
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream
-from baton.grpc_sockets.status import OK, CallError, Code, Status
 
 
 class ServerCall:

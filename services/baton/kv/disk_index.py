@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from baton.kv.block_file import HEADER_BYTES, PART_SUFFIX
-from baton.kv.hashing import HASH_BYTES, BlockHash
+from baton.kv.hashing import HASH_BYTES, BlockEvents, BlockHash, Tier
 from baton.kv.pool import BlockChanges
-from baton.kv.tiers import BlockEvents, Tier
 
 _SUFFIX = ".kv"
 _HEX = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")

@@ -12,8 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from baton.kv.block_file import BlockFileError, read_block, write_block
 from baton.kv.disk_index import DiskIndex, FolderLock
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockEvents
+from baton.kv.hashing import BlockEvents, BlockHash
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,16 @@
-"""Chained hashes of prompt blocks: equal hash, equal tokens from position 0, on every node and in every process."""
+"""Chained hashes of prompt blocks: equal hash, equal tokens from position 0, on every node and in every process.
+
+And what nodes tell of them: in which tiers they keep blocks, on the device and below it; adapters as all name them.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from hashlib import blake2b
-from typing import NewType
+from typing import NamedTuple, NewType
 
 BlockHash = NewType("BlockHash", bytes)
 """16 bytes that name a block and everything before it."""
@@ -52,3 +57,61 @@ def split_hashes(joined: bytes) -> list[BlockHash]:
     if len(joined) % HASH_BYTES:
         raise ValueError(f"{len(joined)} bytes are not a whole number of {HASH_BYTES}-byte hashes")
     return [BlockHash(joined[start : start + HASH_BYTES]) for start in range(0, len(joined), HASH_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter that a node has loaded."""
+
+    name: str
+    """Served name; no other adapter of the node, and no model, has it."""
+    digest: str
+    """Digest of what it computes: 32 lower-case hexadecimal digits. Equal on nodes that work together."""
+
+
+def adapted_revision(model_revision_digest: str, adapter_digest: str) -> str:
+    """Return the revision of a model with an adapter: 32 hexadecimal digits.
+
+    It stands wherever the model's own revision would: in block hashes, so that no prefix of one adapter serves another
+    or none, and in layouts, so that nodes whose adapters differ refuse each other's K and V.
+    """
+    return blake2b(f"{model_revision_digest}+{adapter_digest}".encode(), digest_size=16).hexdigest()
+
+
+class Tier(Enum):
+    """A place of blocks. Device and lower tiers may hold a block at the same time."""
+
+    DEVICE = "device"
+    """The pool: what a pass reads."""
+    HOST = "host"
+    DISK = "disk"
+
+
+LOWER_TIERS = (Tier.HOST, Tier.DISK)
+"""Tiers from which blocks are copied to the device before a pass reads them."""
+
+
+class HeldPrefix(NamedTuple):
+    """Leading blocks of a prompt that a node holds.
+
+    Interval table: [0, num_blocks) on the device; [num_blocks, num_blocks + num_lower_blocks) in host memory or on
+    disk, of which `num_disk_blocks` on disk only, and the first `num_host_blocks` all in host memory.
+    """
+
+    num_blocks: int
+    num_host_blocks: int = 0
+    """After those, in host memory, up to the first that is not."""
+    num_lower_blocks: int = 0
+    """After those on the device, in host memory or on disk, up to the first that is in neither."""
+    num_disk_blocks: int = 0
+    """Of the ones in lower tiers, on disk only."""
+
+
+class BlockEvents(NamedTuple):
+    """Changes of a tier since the last look, in net: nothing is in both lists."""
+
+    stored: list[BlockHash]
+    """Hashes that can be hit and could not be before."""
+    removed: list[BlockHash]
+    """Hashes that can no longer be hit."""
+    tier: Tier = Tier.DEVICE

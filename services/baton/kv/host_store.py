@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from baton.kv.hashing import BlockHash
+from baton.kv.hashing import BlockHash, Tier
 from baton.kv.pool import BlockChanges
-from baton.kv.tiers import Tier
 
 Contents = TypeVar("Contents")
 """K and V of a block, in whatever form its owner copies it."""

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockEvents, Tier
+from baton.kv.hashing import BlockEvents, BlockHash, Tier
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the runner's memory."""

@@ -25,8 +25,8 @@ from opentelemetry import propagate
 
 from baton.errors import BatonError, ConfigurationError, StreamBrokenError, UnavailableError
 from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
+from baton.grpc_sockets.headers import CallError, Code, Status
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.status import CallError, Code, Status
 from baton.internal.v1 import prefill_service_pb2
 from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
@@ -207,11 +207,7 @@ class FastChannel:
     """
 
     def __init__(
-        self,
-        address: str,
-        staging: Staging,
-        limits: Limits = LIMITS,
-        clock: Callable[[], float] = time.monotonic,
+        self, address: str, staging: Staging, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = address
         self._limits = limits

@@ -16,10 +16,10 @@ from opentelemetry import trace
 
 from baton.errors import BatonError, ConfigurationError, InvalidFieldError
 from baton.grpc_sockets.flow_control import StreamEndedError
+from baton.grpc_sockets.headers import CallError, Code
 from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import CallError, Code
 from baton.internal.v1 import block_service_pb2, prefill_service_pb2
 from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer, BlockServiceStub
 from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceServicer, PrefillServiceStub
@@ -102,9 +102,7 @@ class BlockStub(BlockServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
         self.PullBlocks = channel.unary_stream(
-            PULL_PATH,
-            request_serializer=serialize_request,
-            response_deserializer=tolerant(parse_pull_response),
+            PULL_PATH, request_serializer=serialize_request, response_deserializer=tolerant(parse_pull_response)
         )
 
     def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:

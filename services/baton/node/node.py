@@ -14,7 +14,7 @@ from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import NodeRole, can_prefill
 from baton.config.container_limits import usable_cores
-from baton.discovery.source import open_source
+from baton.discovery.watch import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import EngineLoad
@@ -24,10 +24,8 @@ from baton.engine.runners.base import Runner
 from baton.errors import UnavailableError
 from baton.internal.v1 import node_pb2
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.tiers import BlockEvents
-from baton.node.cluster.description import describe_node
-from baton.node.cluster.device_identity import device_id
-from baton.node.cluster.kubernetes_location import find_location
+from baton.kv.hashing import BlockEvents
+from baton.node.cluster.description import describe_node, device_id, find_location
 from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
 from baton.node.cluster.registration import Peers, RouterRegistrations, load_message
 from baton.node.gauges import observe_load, observe_machine

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from baton.config.memory_budget import Claim
 from baton.config.settings import REPEATABLE, ServiceSettings
-from baton.discovery.target import parse_target
+from baton.discovery.endpoints import parse_target
 from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.security.tls import ServerTlsSettings

@@ -14,11 +14,15 @@ from baton.internal.v1 import prefill_service_pb2 as messages
 from baton.internal.v1 import prefill_service_pb2_grpc as service
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import response_parts
-from baton.kv_transport.kv_services import ReceivedRequest
+from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, FastServer, ReceivedRequest, add_prefill_service
 from baton.kv_transport.link_probe import probe_sizes
+from baton.node.memory import LONE_PROMPT
+from baton.node.node import WorkerNode
+from baton.node.service import NodeService
 from baton.prefill.kv_stream import Message, StreamMessages
 from baton.prefill.outbox import LoopOutbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller
+from baton.prefill.settings import PrefillSettings
 
 
 class PrefillServicer(service.PrefillServiceServicer):
@@ -87,3 +91,17 @@ class FastPrefill:
 def _end(outbox: ThreadOutbox, stream: StreamMessages) -> None:
     outbox.close()
     stream.close()
+
+
+def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
+    """Return the service on a node, with its fast path."""
+    prefiller = Prefiller(node, node.budgets["max_outbox_bytes"], node.budgets[LONE_PROMPT])
+    handler = FastPrefill(prefiller)
+    fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
+    return NodeService(
+        PREFILL_SERVICE_NAME,
+        partial(add_prefill_service, PrefillServicer(prefiller)),
+        fast=fast,
+        run=fast.open_outside,
+        on_hung=prefiller.streams.end_all,
+    )

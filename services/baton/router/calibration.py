@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 from baton.capacity.cost import expected_seconds
-from baton.capacity.term_comparison import TermComparison, compare_terms
+from baton.capacity.placement_table import TermComparison, compare_terms
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
 from baton.telemetry import names

@@ -30,8 +30,7 @@ from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
 from baton.router.pod_enrolment import PodEnrolment
 from baton.router.settings import JoinSettings
-from baton.rpc.limits import PortLimits
-from baton.rpc.server import GrpcServer, host_port
+from baton.rpc.server import GrpcServer, PortLimits, host_port
 from baton.security.access import OWN, RESERVED_NAMES
 from baton.security.authority import Authority
 from baton.security.join_code import LIFETIME, CodeExchange, Invitations

@@ -12,7 +12,7 @@ from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import DRAINING, NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
 from baton.internal.v1 import node_pb2
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
 
 

@@ -21,13 +21,12 @@ from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, Unava
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
-from baton.kv.tiers import HeldPrefix
+from baton.kv.hashing import HeldPrefix
 from baton.router.admission.admitted_work import Asker
 from baton.router.admission.control import MAX_JUDGED, AdmissionControl, AdmittedRequest, RefusedRequest
-from baton.router.affinity import SessionAffinity
+from baton.router.affinity import RoundRobin, SessionAffinity
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, grant_transfers, place_response, placement_request
-from baton.router.round_robin import RoundRobin
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
 from baton.telemetry import names

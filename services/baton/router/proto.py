@@ -13,19 +13,14 @@ from baton.capacity.snapshot import NodeLoad, NodePair, PlacementRequest, Queued
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.internal.v1.kv_pb2 import TransferClaims
-from baton.kv.adapter import Adapter
-from baton.kv.hashing import HASH_BYTES
+from baton.kv.hashing import HASH_BYTES, Adapter
 from baton.kv.kv_format import KvDtype
 from baton.router.admission.admitted_work import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, NodeTable, Outcome, Report
 from baton.security.access import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
 from baton.security.exposure import is_loopback
 from baton.v1 import generation_pb2
-from baton.wire.kv import (
-    abilities_from_proto,
-    dtype_to_proto,
-    layout_from_proto,
-)
+from baton.wire.kv import abilities_from_proto, dtype_to_proto, layout_from_proto
 from baton.wire.node_roles import role_from_proto, role_to_proto
 from baton.wire.quantities import (
     candidate_to_proto,

@@ -9,26 +9,13 @@ from baton.capacity import cost
 from baton.capacity.cost import CostEstimate, NodeProfile
 from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import Candidate
-from baton.capacity.snapshot import (
-    DECLARED_LINK,
-    ClusterSnapshot,
-    Link,
-    PlacementRequest,
-    blocks_for,
-)
-from baton.kv.adapter import Adapter
+from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, Link, PlacementRequest, blocks_for
+from baton.kv.hashing import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
-from baton.router.in_flight import (
-    MAX_ENTRIES,
-    AwaitedOutcomes,
-    PlacedRequest,
-    PlacedWork,
-    PlacementLedger,
-    RecentWork,
-)
+from baton.router.in_flight import MAX_ENTRIES, AwaitedOutcomes, PlacedRequest, PlacedWork, PlacementLedger, RecentWork
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome
 
 LEAST_QUEUE_SECONDS = 0.005
@@ -193,11 +180,7 @@ class RouterState:
         return KnownLink(*pair, self._links[pair], self.link_calibration.reported(pair))
 
     def account(
-        self,
-        placement_id: str,
-        candidate: Candidate,
-        request: PlacementRequest,
-        runner_up: CostEstimate | None = None,
+        self, placement_id: str, candidate: Candidate, request: PlacementRequest, runner_up: CostEstimate | None = None
     ) -> None:
         """Count a placement on its nodes until reports cover it, and remember it until its outcome."""
         decoder = self.nodes.get(candidate.decode_node_id)

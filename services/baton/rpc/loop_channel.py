@@ -18,10 +18,9 @@ from opentelemetry import propagate, trace
 from opentelemetry.util.types import AttributeValue
 
 from baton.errors import ConfigurationError
-from baton.grpc_sockets.headers import DETAILS_KEY, fixed_block, request_headers
+from baton.grpc_sockets.headers import DETAILS_KEY, CallError, Code, Status, fixed_block, request_headers
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.loop_connection import CANCELLED_HERE, LoopCall, LoopConnection, connect
-from baton.grpc_sockets.status import CallError, Code, Status
 from baton.rpc.channel import CONNECT_MILLISECONDS, MAX_MESSAGE_BYTES
 from baton.rpc.status import status_of
 from baton.security.tls import identity_towards

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from baton import errors
-from baton.grpc_sockets.status import SILENT
+from baton.grpc_sockets.headers import SILENT
 
 DOMAIN = "baton.dev"
 """ErrorInfo.domain of every error that Baton raises."""

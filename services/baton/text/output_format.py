@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 from baton.errors import ConfigurationError
 from baton.text.output_parser import OutputParser
-from baton.text.reasoning_grammar import StructureKind, as_grammar_rule, grammar_after_reasoning
-from baton.text.reasoning_parser import ReasoningMarkers, ReasoningParser
+from baton.text.reasoning_parser import (
+    ReasoningMarkers,
+    ReasoningParser,
+    StructureKind,
+    as_grammar_rule,
+    grammar_after_reasoning,
+)
 from baton.text.tokenizer import Tokenizer
 from baton.text.tool_calls.deepseek import DeepSeekParser, KimiParser
 from baton.text.tool_calls.grammar import CallGrammar

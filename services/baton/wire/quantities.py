@@ -7,8 +7,8 @@ from google.protobuf.duration_pb2 import Duration
 from baton.capacity.cost import MEASURED_TERMS, TERMS, AttentionElements, CostEstimate, ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireEstimate
 from baton.capacity.placement import Candidate
+from baton.capacity.placement_table import TermComparison, compare_terms
 from baton.capacity.snapshot import TierRates
-from baton.capacity.term_comparison import TermComparison, compare_terms
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.v1 import generation_pb2

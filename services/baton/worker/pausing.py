@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 
 from baton.engine.events import EngineLoad
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, NotFoundError
 from baton.internal.v1 import worker_service_pb2
+from baton.internal.v1.worker_service_pb2 import FetchTokenizerRequest, FetchTokenizerResponse
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer
 from baton.security.access import current_caller
+from baton.text.tokenizer import TEXT_FILES, tokenizer_digest
 from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
@@ -85,3 +89,27 @@ class PausingServicer(WorkerServiceServicer):
     def _num_requests(self) -> int:
         load = self._node.load()
         return load.num_waiting + load.num_running
+
+
+_PIECE_BYTES = 1 << 20
+
+
+class WorkerServicer(PausingServicer):
+    """Serves WorkerService for one node."""
+
+    def __init__(self, node: PausableNode, model_dir: Path) -> None:
+        super().__init__(node)
+        self._model_dir = model_dir
+
+    async def FetchTokenizer(  # noqa: N802 - the name is the proto's
+        self, request: FetchTokenizerRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[FetchTokenizerResponse]:
+        """Give tokenizer, chat template and configuration."""
+        found = await asyncio.to_thread(tokenizer_digest, self._model_dir, TEXT_FILES)
+        if request.digest != found:
+            text = f"this node's files of text have digest {found or 'none'}, not {request.digest[:64]!r}"
+            raise NotFoundError(text, reason="TOKENIZER_NOT_FOUND")
+        for path in filter(Path.is_file, (self._model_dir / name for name in TEXT_FILES)):
+            content = await asyncio.to_thread(path.read_bytes)
+            for offset in range(0, len(content) or 1, _PIECE_BYTES):
+                yield FetchTokenizerResponse(name=path.name, content=content[offset : offset + _PIECE_BYTES])

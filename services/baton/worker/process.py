@@ -21,15 +21,14 @@ from baton.node.cluster.registration import Peers
 from baton.node.node import WorkerNode, load_node
 from baton.node.sensors.memory import open_pressure, watch_pressure
 from baton.node.service import NodeService
-from baton.prefill.service import prefill_service
+from baton.prefill.servicer import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.weight_transfer.pace import Pace
 from baton.weight_transfer.service import SERVICE_NAME as WEIGHT_SERVICE_NAME
 from baton.weight_transfer.service import WeightServicer
 from baton.worker.engine_watch import EngineHealth, EngineWatch, watch_passes
-from baton.worker.pausing import SERVICE_NAME
-from baton.worker.servicer import WorkerServicer
+from baton.worker.pausing import SERVICE_NAME, WorkerServicer
 
 
 async def serve(settings: PrefillSettings | DecodeSettings) -> None:

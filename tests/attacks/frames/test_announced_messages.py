@@ -13,9 +13,9 @@ from attacks.frames.door import SECONDS, frame, is_closed, open_node, opening, s
 from attacks.victims import MIB, full
 from baton.grpc_sockets.client import ClientConnection
 from baton.grpc_sockets.frames import ErrorCode, FrameType
+from baton.grpc_sockets.headers import Code
 from baton.grpc_sockets.limits import ServerLimits, Timing
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import Code
 from checkpoints import checkpoint
 from grpc_sockets.peers import PATH, FramePeer, Listener, connected, serving
 

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
-from baton.cli.cluster.explanation import print_record, terms_table
+from baton.cli.explain import print_record, terms_table
 from baton.internal.v1 import router_service_pb2 as messages
 from baton.v1.generation_pb2 import PlacementSummary
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from baton.cli.terminal.startup import QuietLines, StartingLine
+from baton.cli.terminal.console import QuietLines, StartingLine
 
 TEXT = "2026-11-23T01:45:08.152Z {level:<7} router      {message}"
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from baton.decode.kv_stream.local_compute import LOCAL_MARGIN, DeadlineGuard
 from baton.decode.kv_stream.reader import SilentStreamError
+from baton.decode.kv_stream.recovery import LOCAL_MARGIN, DeadlineGuard
 
 LONG_SECONDS = 30.0
 SOON_SECONDS = LONG_SECONDS / LOCAL_MARGIN - 0.01

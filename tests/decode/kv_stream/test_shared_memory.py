@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
+from baton.grpc_sockets.headers import Code, Status
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.grpc_sockets.status import Code, Status
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv_transport.frame_codec import SharedMemoryWriter, open_shared_memory
 from baton.kv_transport.kv_services import ReceivedRequest

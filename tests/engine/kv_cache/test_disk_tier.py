@@ -16,8 +16,7 @@ from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.runners.base import LayerKv
 from baton.kv.block_file import cache_identity, write_block
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.hashing import block_hashes, root_hash
-from baton.kv.tiers import Tier
+from baton.kv.hashing import Tier, block_hashes, root_hash
 from engine.rig import LAYOUT, TIMEOUT_SECONDS, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()

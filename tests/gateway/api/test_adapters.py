@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 from baton.gateway.server import RunningGateway
-from baton.kv.adapter import adapted_revision
-from baton.kv.hashing import block_hashes, join_hashes, root_hash
+from baton.kv.hashing import adapted_revision, block_hashes, join_hashes, root_hash
 from baton.v1 import generation_service_pb2
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import BLOCK_TOKENS, MODEL, REVISION, FakeCluster, Loop

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from baton.gateway.api.answer import FinishedChoice
-from baton.gateway.api.sse import EventWriter
+from baton.gateway.api.answer import EventWriter, FinishedChoice
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse

@@ -19,8 +19,7 @@ from baton.internal.v1.worker_service_pb2 import FetchTokenizerResponse
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer, add_WorkerServiceServicer_to_server
 from baton.rpc.server import GrpcServer
 from baton.text.tokenizer import TEXT_FILES, tokenizer_digest
-from baton.worker.pausing import SERVICE_NAME
-from baton.worker.servicer import WorkerServicer
+from baton.worker.pausing import SERVICE_NAME, WorkerServicer
 from text.tokenizer_folders import byte_level, save, word_piece
 
 
@@ -71,7 +70,7 @@ def ask(servicer: WorkerServiceServicer, digest: str, store: TokenizerStore) -> 
 
 def test_what_a_node_has_comes_once_for_all_gateways_of_a_machine(tmp_path: Path, monkeypatch: Any) -> None:
     """In pieces; another gateway, and one that is started again, asks nobody. Weights are not among it."""
-    monkeypatch.setattr("baton.worker.servicer._PIECE_BYTES", 1000)
+    monkeypatch.setattr("baton.worker.pausing._PIECE_BYTES", 1000)
     model = save(byte_level(), tmp_path / "model")
     (model / "model.safetensors").write_bytes(b"weights")
     digest, cache = tokenizer_digest(model, TEXT_FILES), tmp_path / "cache"

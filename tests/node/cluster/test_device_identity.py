@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from baton.engine.runners.base import ModelInfo
-from baton.node.cluster.device_identity import device_id
+from baton.node.cluster.description import device_id
 from engine.rig import INFO
 
 TORCH = replace(INFO, engine="torch")

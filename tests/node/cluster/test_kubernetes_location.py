@@ -10,8 +10,8 @@ from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.discovery.endpoints import WatchError
 from baton.discovery.kubernetes_node import KubernetesNode
-from baton.node.cluster import kubernetes_location
-from baton.node.cluster.kubernetes_location import find_location
+from baton.node.cluster import description
+from baton.node.cluster.description import find_location
 
 _NODE = KubernetesNode("gpu-7", {"topology.kubernetes.io/zone": "eu-1a"}, ("a:NoSchedule",), {"cpu": "8"})
 
@@ -31,7 +31,7 @@ def test_a_pod_tells_its_node_and_accelerators() -> None:
 
 def test_a_pod_that_may_tells_labels_taints_and_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the API says of its node."""
-    monkeypatch.setattr(kubernetes_location, "read_kubernetes_node", lambda name: _NODE if name == "gpu-7" else None)
+    monkeypatch.setattr(description, "read_kubernetes_node", lambda name: _NODE if name == "gpu-7" else None)
     found = find_location(_settings(kubernetes_node="gpu-7", read_kubernetes_node=True))
 
     assert found is not None
@@ -50,7 +50,7 @@ def test_a_node_that_cannot_be_read_ends_nothing(
     def refuse(_name: str) -> None:
         raise WatchError("the API server answered 403 Forbidden about node gpu-7")
 
-    monkeypatch.setattr(kubernetes_location, "read_kubernetes_node", refuse)
+    monkeypatch.setattr(description, "read_kubernetes_node", refuse)
     found = find_location(_settings(kubernetes_node="gpu-7", read_kubernetes_node=True))
 
     assert found is not None

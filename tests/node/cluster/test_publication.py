@@ -11,8 +11,7 @@ from baton.internal.v1.cache_index_service_pb2_grpc import (
     CacheIndexServiceServicer,
     add_CacheIndexServiceServicer_to_server,
 )
-from baton.kv.hashing import BlockHash, split_hashes
-from baton.kv.tiers import BlockEvents
+from baton.kv.hashing import BlockEvents, BlockHash, split_hashes
 from baton.node.cluster.publication import CacheIndexPublication
 from baton.rpc.server import GrpcServer
 from system.plan import free_ports

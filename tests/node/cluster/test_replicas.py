@@ -15,8 +15,7 @@ from baton.discovery.watch import OnChange
 from baton.internal.v1 import cache_index_service_pb2, node_pb2, router_service_pb2
 from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockEvents
+from baton.kv.hashing import BlockEvents, BlockHash
 from baton.node.cluster.publication import CacheIndexPublications
 from baton.node.cluster.registration import Peers, RouterRegistrations, merged_peers
 from baton.node.cluster.replicas import Replicas

@@ -17,8 +17,7 @@ from baton.internal.v1 import (
     router_service_pb2,
     router_service_pb2_grpc,
 )
-from baton.kv.hashing import BlockHash, split_hashes
-from baton.kv.tiers import BlockEvents, Tier
+from baton.kv.hashing import BlockEvents, BlockHash, Tier, split_hashes
 from baton.node.cluster import publication
 from baton.node.cluster.publication import CacheIndexPublication
 from baton.node.cluster.registration import RouterRegistration

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from baton.internal.v1.node_pb2 import SystemSample
-from baton.node.sensors.apple import AppleSensor, fill_from_macmon, fill_from_powermetrics, open_apple_sensor
-from baton.node.sensors.document_stream import DocumentStream
+from baton.node.sensors.apple import (
+    AppleSensor,
+    DocumentStream,
+    fill_from_macmon,
+    fill_from_powermetrics,
+    open_apple_sensor,
+)
 from node.polling import eventually
 
 MACMON = (

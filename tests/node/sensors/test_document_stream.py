@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.node.sensors.document_stream import LASTING_SECONDS, DocumentStream
+from baton.node.sensors.apple import LASTING_SECONDS, DocumentStream
 from node.polling import eventually
 
 

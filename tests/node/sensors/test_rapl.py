@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from baton.internal.v1.node_pb2 import SystemSample
-from baton.node.sensors.rapl import RaplSensor
+from baton.node.sensors.cpu import RaplSensor
 
 
 class Machine:

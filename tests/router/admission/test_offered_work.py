@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from baton.router.admission.offered_work import OfferedWork
+from baton.router.admission.work_limit import OfferedWork
 from router.samples import Clock
 
 

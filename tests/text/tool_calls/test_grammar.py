@@ -15,8 +15,7 @@ import pytest
 
 from baton.text.output_format import TOOL_PARSERS, OutputFormat
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning
-from baton.text.reasoning_grammar import as_grammar_rule
-from baton.text.reasoning_parser import ReasoningMarkers
+from baton.text.reasoning_parser import ReasoningMarkers, as_grammar_rule
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
 from baton.text.tools import Tool

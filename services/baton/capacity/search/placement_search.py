@@ -20,8 +20,7 @@ from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
 from baton.capacity.kv_transfer import AUTO, MIN_CHUNK_TOKENS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, latest_tie, place
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
-from baton.capacity.search.offers import Best, Limit, Offer
-from baton.capacity.search.pricing import Pricing
+from baton.capacity.search.pricing import Best, Limit, Offer, Pricing
 from baton.capacity.search.request_floors import LOCAL, NODE, PULL, REMOTE, Entry, PrefillerFloor, RequestFloors
 from baton.capacity.snapshot import (
     ClusterSnapshot,
@@ -31,9 +30,7 @@ from baton.capacity.snapshot import (
     expected_output_tokens,
     infeasible_reason,
 )
-from baton.capacity.terms import (
-    DecodeTerms,
-)
+from baton.capacity.terms import DecodeTerms
 
 NUM_BEST = 2
 """Candidates of a decision that are told in their order, the choice among them, unless more are wanted: five of them

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
-from baton.decode.kv_stream.local_compute import LOCAL_MARGIN, ComputingNode, local_seconds
 from baton.decode.kv_stream.reader import (
     KvStreamReader,
     SilentStreamError,
@@ -21,6 +20,7 @@ from baton.decode.kv_stream.reader import (
     timed,
 )
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
+from baton.decode.kv_stream.recovery import LOCAL_MARGIN, ComputingNode, local_seconds
 from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError

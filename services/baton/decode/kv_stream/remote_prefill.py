@@ -10,11 +10,18 @@ from typing import Protocol
 
 from opentelemetry import trace
 
-from baton.decode.kv_stream.local_compute import ComputingNode, DeadlineGuard, local_seconds
 from baton.decode.kv_stream.prefill_stream import KvSource, PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
-from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option
+from baton.decode.kv_stream.recovery import (
+    Broken,
+    ComputingNode,
+    DeadlineGuard,
+    PrefillOption,
+    Recovery,
+    choose_option,
+    local_seconds,
+)
 from baton.decode.measurement import FrameTimeline
 from baton.engine.events import Admitted
 from baton.errors import (

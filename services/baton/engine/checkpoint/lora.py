@@ -17,7 +17,7 @@ from typing import Any
 from baton.engine.checkpoint.model_folder import Checkpoint, read_json
 from baton.engine.checkpoint.tensor_files import tensor_shapes
 from baton.errors import ConfigurationError
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PROJECTIONS = (

@@ -20,7 +20,7 @@ from baton.capacity.cost import AttentionElements, ModelShape
 from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
 from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.errors import MismatchError
-from baton.kv.adapter import Adapter, adapted_revision
+from baton.kv.hashing import Adapter, adapted_revision
 from baton.kv.kv_format import KvDtype, KvLayout, WireCodec
 from baton.kv.numpy_codec import NumpyCodec
 
@@ -257,12 +257,7 @@ class Runner(ABC):
         """
 
     def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
     ) -> Launched:
         """Begin a pass as `forward` computes it, choose a token from every row of its logits, and return.
 

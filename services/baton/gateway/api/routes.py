@@ -20,8 +20,7 @@ from baton.gateway.api.anthropic.schema import UNSERVED as ANTHROPIC_UNSERVED
 from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.exo.bench import BenchAnswer, BenchBody, BenchEndpoint
 from baton.gateway.api.exo.endpoints import PREVIEW_PARAMETERS, ExoApi
-from baton.gateway.api.exo.instances import InstanceBody
-from baton.gateway.api.exo.links import LinkBody
+from baton.gateway.api.exo.instances import InstanceBody, LinkBody
 from baton.gateway.api.openai.chat import answer_chat
 from baton.gateway.api.openai.completions import answer_completion
 from baton.gateway.api.openai.errors import OPENAI_ERRORS

@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
+from baton.gateway.generation.requests import GenerationState
 from baton.internal.v1.decode_service_pb2 import Finished, PromptChunk
-from baton.v1.generation_pb2 import TokenLogprob
+from baton.internal.v1.router_service_pb2 import Placement
+from baton.kv.hashing import HASH_BYTES, BlockHash, block_hashes, join_hashes
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, PlacementSummary, TokenLogprob, Usage
 
 TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
 """Reason of an attempt that ended because its node was silent for too long."""
@@ -162,3 +165,36 @@ class _SilenceWatch:
 def closed_error() -> BatonError:
     """Return why an attempt fails whose connection the gateway has closed."""
     return UnavailableError("the connection to the decode node was closed", reason="CHANNEL_CLOSED")
+
+
+def hashes_of(generation: GenerationState) -> bytes:
+    """Return the chained hashes of the full blocks of prompt and output, joined: what caches may have of them."""
+    prompt, num_hashed = generation.prompt, len(generation.prompt.block_hashes) // HASH_BYTES
+    if not num_hashed:
+        return b""
+    rest = [*prompt.token_ids[num_hashed * prompt.block_tokens :], *generation.output_token_ids]
+    last = BlockHash(prompt.block_hashes[-HASH_BYTES:])
+    return prompt.block_hashes + join_hashes(block_hashes(last, rest, prompt.block_tokens))
+
+
+def ending_of(generation: GenerationState) -> Finished | None:
+    """Return how a generation ended if its tokens say so although its node could not any more, else None."""
+    output = generation.output_token_ids
+    assert generation.placement is not None
+    if output and output[-1] in generation.prompt.end_token_ids:
+        reason = FINISH_REASON_STOP
+    elif len(output) >= generation.sampling.max_token_count:
+        reason = FINISH_REASON_LENGTH
+    else:
+        return None
+    usage = Usage(cached_token_count=generation.num_expected_cached_tokens)
+    return Finished(reason=reason, usage=usage, summary=planned_summary(generation.placement))
+
+
+def planned_summary(placement: Placement) -> PlacementSummary:
+    """Return what is known of a placement whose decode node could not report on it."""
+    return PlacementSummary(
+        decode_node_id=placement.decode_node_id,
+        prefill_node_id=placement.prefill_node_id or placement.decode_node_id,
+        placement_id=placement.placement_id,
+    )

@@ -22,15 +22,14 @@ from baton.errors import (
     StreamBrokenError,
     UnavailableError,
 )
-from baton.gateway.cluster.attempt import Attempt, TakeTokens
-from baton.gateway.cluster.placements import ending_of, hashes_of
+from baton.gateway.cluster.attempt import Attempt, TakeTokens, ending_of, hashes_of
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.requests import GenerationState
 from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 from baton.rpc.status import GATEWAY_SILENT, PEER_SILENT, without_address
 from baton.security.access import digest_of
 from baton.telemetry import names

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.cluster.placements import planned_summary
+from baton.gateway.cluster.attempt import planned_summary
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.observation import GenerationObserver, Journal, describe_request
 from baton.gateway.generation.preparation import Preparation
@@ -25,9 +25,9 @@ from baton.gateway.generation.requests import (
 from baton.gateway.generation.tools import new_tool_call_id
 from baton.internal.v1.decode_service_pb2 import Finished
 from baton.telemetry.metrics import Metrics
+from baton.text.markers import StopScanner
 from baton.text.output_parser import OutputParser
 from baton.text.output_parts import CallStart, OutputPart, joined
-from baton.text.stop_strings import StopScanner
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
 
 OnDelta: TypeAlias = Callable[[Delta], None]
@@ -38,11 +38,7 @@ class TextGenerator:
     """Prepares requests and runs their generations. Holds no state of a request."""
 
     def __init__(
-        self,
-        preparation: Preparation,
-        token_streams: TokenStreams,
-        metrics: Metrics,
-        journal: Journal,
+        self, preparation: Preparation, token_streams: TokenStreams, metrics: Metrics, journal: Journal
     ) -> None:
         self.preparation = preparation
         """Tokenizes, for what generates nothing."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
-from baton.capacity.term_comparison import TermComparison
+from baton.capacity.placement_table import TermComparison
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import ChatPrompt, GenerationRequest, GenerationResult, GenerationState

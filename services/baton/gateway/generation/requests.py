@@ -13,7 +13,7 @@ from baton.errors import InvalidFieldError
 from baton.gateway.generation.tools import ToolUse
 from baton.gateway.models.served_model import ModelText
 from baton.internal.v1.router_service_pb2 import Placement
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob

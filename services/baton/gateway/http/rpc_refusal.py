@@ -19,8 +19,7 @@ from baton.grpc_sockets.frames import (
     settings_frame,
     unpack_header,
 )
-from baton.grpc_sockets.headers import RESPONSE_HEADERS, fixed_block, trailers_of
-from baton.grpc_sockets.status import Code, Status
+from baton.grpc_sockets.headers import RESPONSE_HEADERS, Code, Status, fixed_block, trailers_of
 
 _WHERE = "gRPC over HTTP/2 is, on the gRPC port (--grpc-port, by default 8001), and here REST: GET /docs lists it"
 _END_STREAM = 2

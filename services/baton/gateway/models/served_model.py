@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baton.internal.v1.node_pb2 import NodeDescription
-from baton.kv.adapter import Adapter, adapted_revision
+from baton.kv.hashing import Adapter, adapted_revision
 from baton.text.detokenizer import Detokenizers
 from baton.text.output_format import AUTO, ModelOutputFormat, detect_output_format
 from baton.text.tokenizer import Tokenizer, load_tokenizer

@@ -1,15 +1,22 @@
-"""A node's description and load as messages."""
+"""What routers are told of a node: its description as a message, its device, and where in Kubernetes it runs."""
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
 
 from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireAbility
-from baton.engine.runners.base import Runner
+from baton.discovery.endpoints import WatchError
+from baton.discovery.kubernetes_node import KubernetesNode, read_kubernetes_node
+from baton.engine.runners.base import ModelInfo, Runner
 from baton.internal.v1 import node_pb2
+from baton.node.settings import NodeSettings
 from baton.wire.kv import abilities_to_proto, layout_to_proto
 from baton.wire.quantities import profile_to_proto, shape_to_proto
 
@@ -62,4 +69,58 @@ def describe_node(
         device_id=device_id,
         text_digest=text_digest,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in info.adapters],
+    )
+
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Differs between machines, and is equal in all containers of one; of Linux."""
+
+
+def device_id(info: ModelInfo, *, num_threads: int, num_cores: int, boot_id: Path = BOOT_ID) -> str:
+    """Return MACHINE/DEVICE, equal for processes that take time of one device, unlike for all others.
+
+    A mock engine is a device of its own, and so is a process on the CPU that takes no more than half of the cores: two
+    of these have room beside each other.
+
+    `boot_id` names the machine where it exists; elsewhere its network address does.
+    """
+    machine = boot_id.read_text("ascii") if boot_id.is_file() else f"{uuid.getnode():x}"
+    name = blake2b(machine.strip().encode("ascii"), digest_size=4).hexdigest()
+    if info.accelerator_id:
+        return f"{name}/{info.accelerator_id}"
+    if info.engine == "mock" or 2 * num_threads <= num_cores:
+        return f"{name}/{info.engine}-{uuid.uuid4().hex[:8]}"
+    return f"{name}/cpu"
+
+
+log = logging.getLogger(__name__)
+
+
+def find_location(settings: NodeSettings) -> node_pb2.KubernetesPlace | None:
+    """Return where the node runs; None outside Kubernetes. Blocks while the API is asked, if the settings want that.
+
+    A node that cannot be read is told by its name alone: what runs there computes as well.
+
+    Raises:
+        ConfigurationError: If the settings want the node read, and this is no pod with an account.
+    """
+    if not settings.kubernetes_node:
+        return None
+    node = KubernetesNode(settings.kubernetes_node)
+    if settings.read_kubernetes_node:
+        try:
+            node = read_kubernetes_node(settings.kubernetes_node)
+        except WatchError as error:
+            log.warning("kubernetes_node_unread node=%s cause=%s", node.name, error.message)
+    return location_to_proto(node, settings.accelerator_counts)
+
+
+def location_to_proto(node: KubernetesNode, accelerator_counts: dict[str, int]) -> node_pb2.KubernetesPlace:
+    """Return a place as a message."""
+    return node_pb2.KubernetesPlace(
+        node_name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        allocatable=node.allocatable,
+        accelerator_counts=accelerator_counts,
     )

@@ -14,12 +14,11 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from baton.discovery.source import AddressSource
+from baton.discovery.watch import AddressSource
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
-from baton.kv.hashing import BlockHash, join_hashes
+from baton.kv.hashing import LOWER_TIERS, BlockEvents, BlockHash, Tier, join_hashes
 from baton.kv.pool import BlockChanges
-from baton.kv.tiers import LOWER_TIERS, BlockEvents, Tier
 from baton.node.cluster.replicas import Replicas, stay_connected
 
 MAX_HASHES = 1 << 14

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import grpc
 
-from baton.discovery.source import AddressSource
+from baton.discovery.watch import AddressSource
 from baton.engine.events import EngineLoad
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
@@ -272,11 +272,7 @@ def _drained(accepted: deque[str]) -> Sequence[str]:
 
 
 def load_message(
-    load: EngineLoad,
-    *,
-    is_draining: bool,
-    accepted_placement_ids: Sequence[str],
-    system: node_pb2.SystemSample | None,
+    load: EngineLoad, *, is_draining: bool, accepted_placement_ids: Sequence[str], system: node_pb2.SystemSample | None
 ) -> node_pb2.LoadReport:
     """Return what a node is doing."""
     return node_pb2.LoadReport(

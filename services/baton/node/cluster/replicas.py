@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from baton.discovery.source import AddressSource
+from baton.discovery.watch import AddressSource
 from baton.errors import SupersededError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc

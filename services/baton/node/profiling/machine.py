@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from baton.capacity.machine_profile import MachineProfile, MeasuredRate, measured_rate
+from baton.capacity.hardware import MachineProfile, MeasuredRate, measured_rate
 from baton.config.container_limits import usable_memory
 from baton.engine.runners.yardstick import Work, Yardstick
 from baton.errors import ConfigurationError

@@ -8,10 +8,9 @@ from typing import Protocol
 
 from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.apple import open_apple_sensor
-from baton.node.sensors.cpu import CpuSensor, read_cpu_temperature
+from baton.node.sensors.cpu import CpuSensor, RaplSensor, read_cpu_temperature
 from baton.node.sensors.memory import read_memory
 from baton.node.sensors.nvidia import open_nvidia_sensor
-from baton.node.sensors.rapl import RaplSensor
 
 log = logging.getLogger(__name__)
 

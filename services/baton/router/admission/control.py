@@ -15,8 +15,8 @@ from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
 from baton.router.admission.admitted_work import AdmittedWork, Asker, Prediction, computing_node_id, work_seconds
 from baton.router.admission.margin import relied_on
-from baton.router.admission.offered_work import OfferedWork
 from baton.router.admission.tenants import ABOVE_SHARE, BELOW_SHARE, TenantShares
+from baton.router.admission.work_limit import OfferedWork
 from baton.router.nodes import Outcome
 
 OverloadPolicy = Literal["queue", "shed", "degrade"]

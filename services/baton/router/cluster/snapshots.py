@@ -15,7 +15,7 @@ from typing import NamedTuple
 from baton.capacity.cost import FRAME_OVERHEAD_SECONDS, NodeProfile, PromptQueue, QueuedWork
 from baton.capacity.kv_transfer import WireAbility, WireOption, WirePolicy
 from baton.capacity.snapshot import Link, NodeSnapshot, TermSpread, TierRates
-from baton.kv.adapter import Adapter
+from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
 from baton.router.calibration import Calibration
 from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.capacity.cost import expected_seconds
-from baton.capacity.term_comparison import compare_terms
+from baton.capacity.placement_table import compare_terms
 from baton.errors import InvalidFieldError, NotFoundError
 from baton.internal.v1 import router_service_pb2
 from baton.router.explanation.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode

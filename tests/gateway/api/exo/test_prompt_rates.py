@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.gateway.api.exo.bench_stats import MAX_PROMPTS, PromptRates
+from baton.gateway.api.exo.bench import MAX_PROMPTS, PromptRates
 
 
 def test_a_rate_belongs_to_a_prompt_of_a_model() -> None:

@@ -10,10 +10,14 @@ from urllib.parse import parse_qsl, unquote
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import ApiError, missing
-from baton.gateway.api.exo.documents import instance_document, models_document, state_document
-from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
-from baton.gateway.api.exo.links import link_of, links_document
-from baton.gateway.api.exo.previews import count_in_query, fetch_previews
+from baton.gateway.api.exo.documents import (
+    count_in_query,
+    fetch_previews,
+    instance_document,
+    models_document,
+    state_document,
+)
+from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view, link_of, links_document
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.models.catalog import ModelCatalog

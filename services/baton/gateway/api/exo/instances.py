@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -201,3 +202,47 @@ def _pair(assignments: ShardAssignments, nodes: Mapping[str, NodeDescription]) -
             return NodePair(decoder.node_id, prefiller.node_id)
     roles = ", ".join(role_word(node.role) for node in chosen) or "none"
     raise invalid(_NODES, f"expected one node that decodes and at most one other that prefills, got roles {roles}")
+
+
+class LinkBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What is linked, by the ids of instances."""
+
+    prefill_instances: list[str]
+    """Their first nodes compute prompts; requests of their own they take no more."""
+    decode_instances: list[str]
+    """Their nodes that decode generate."""
+
+
+def link_of(link_id: str, body: LinkBody, instances: Instances, nodes: Mapping[str, NodeDescription]) -> InstanceLink:
+    """Return the link of a body.
+
+    Raises:
+        ApiError: 400, naming the instance that does not exist, or whose node does not compute for others.
+    """
+    sources = _instances("prefill_instances", body.prefill_instances, instances)
+    targets = _instances("decode_instances", body.decode_instances, instances)
+    link = InstanceLink(link_id, tuple(body.prefill_instances), tuple(body.decode_instances))
+    for index, source in enumerate(sources):
+        node = nodes.get(source.prefiller)
+        is_alone = all(target.nodes.decode_node_id == source.prefiller for target in targets)
+        if not is_alone and (node is None or not prefills(node)):
+            raise invalid(f"prefill_instances[{index}]", f"its node {source.prefiller!r} does not prefill for others")
+    return link
+
+
+def links_document(links: Sequence[InstanceLink]) -> list[dict[str, Any]]:
+    """Return GET /v1/instance-links."""
+    return [
+        {"linkId": link.link_id, "prefillInstances": link.prefill_ids, "decodeInstances": link.decode_ids}
+        for link in links
+    ]
+
+
+def _instances(field: str, instance_ids: Sequence[str], instances: Instances) -> list[Instance]:
+    if not instance_ids:
+        raise invalid(field, "expected at least one instance")
+    found = [instances.get(instance_id) for instance_id in instance_ids]
+    if None in found:
+        index = found.index(None)
+        raise invalid(f"{field}[{index}]", f"there is no instance {instance_ids[index][:64]!r}")
+    return [instance for instance in found if instance is not None]

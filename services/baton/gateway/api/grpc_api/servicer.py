@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from typing import TypeAlias
 import grpc
 from opentelemetry import trace
 
-from baton.errors import BatonError, InvalidFieldError, UnavailableError
+from baton.errors import AuthenticationError, BatonError, InvalidFieldError, UnavailableError
 from baton.gateway.access.admission import (
     REQUEST_ID_HEADER,
     AccessControl,
@@ -20,7 +21,7 @@ from baton.gateway.access.admission import (
     accept_request_id,
     objectives_of,
 )
-from baton.gateway.access.grpc_keys import SHOWN_KEY
+from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.api.answer import AnswerJob, describe_answer, generate_choice, run_all
 from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
 from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
@@ -31,8 +32,8 @@ from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
 from baton.gateway.models.catalog import ListedModel, ModelCatalog
 from baton.rpc.compression import compress_where_it_pays, writer_of
-from baton.rpc.error_interceptor import Context, strings_of
-from baton.rpc.status import code_of
+from baton.rpc.error_interceptor import Context, Handler, HandlerInterceptor, strings_of
+from baton.rpc.status import abort, code_of
 from baton.telemetry import names
 from baton.telemetry.tracing import SERVER_FAILURES, is_tracing, named_address, server_attributes
 from baton.v1 import generation_service_pb2 as wire
@@ -60,12 +61,7 @@ class GenerationServicer(GenerationServiceServicer):
     """Serves baton.v1.GenerationService, behind a `KeyInterceptor`, which knows who asks."""
 
     def __init__(
-        self,
-        generator: TextGenerator,
-        catalog: ModelCatalog,
-        access: AccessControl,
-        held: HeldBytes,
-        address: str = "",
+        self, generator: TextGenerator, catalog: ModelCatalog, access: AccessControl, held: HeldBytes, address: str = ""
     ) -> None:
         """Make it; `address` is host:port where it is served, for traces."""
         self._address = server_attributes(named_address(address))
@@ -252,3 +248,34 @@ def _check_size(response: wire.TokenizeResponse | wire.DetokenizeResponse, field
 
 def _metadata(context: Context) -> Mapping[str, str]:
     return strings_of(context.invocation_metadata())
+
+
+SHOWN_KEY: ContextVar[ApiKey] = ContextVar("baton_shown_key")
+"""The key that the call which is being served has shown, as `KeyInterceptor` found it."""
+
+
+class KeyInterceptor(HandlerInterceptor):
+    """Refuses calls of Baton's services that show no key, while their messages are still on their way.
+
+    Health and reflection, by which clients learn that there is something to ask, need none.
+    """
+
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+
+    def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler, or one that refuses the call."""
+        if call.method.startswith("/baton."):  # and is one: others would become labels of metrics
+            try:
+                SHOWN_KEY.set(self._access.authenticate(strings_of(call.invocation_metadata)))
+            except AuthenticationError as error:
+                return self._refusal(call.method.removeprefix("/"), error)
+        return handler
+
+    def _refusal(self, route: str, error: AuthenticationError) -> Handler:
+        async def refuse(_requests: object, context: Context) -> None:
+            asked = RequestContext(route=route, status=code_of(error).name, error_code=error.reason)
+            with self._access.log.watch(asked):
+                await abort(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode
+from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode
 from baton.gateway.api.openai.schema import CommonBody
-from baton.gateway.api.sse import DONE
 from baton.gateway.api.usage import placement_body, usage_body
 from baton.gateway.generation.requests import Delta, GenerationResult
 
