@@ -91,11 +91,7 @@ class Answer:
         return len(self.token_seconds) if self.num_completion_tokens is None else self.num_completion_tokens
 
     def take_chunk(self, chunk: dict[str, Any], seconds: float) -> None:
-        """Take a parsed chunk that was read at `seconds`.
-
-        Raises:
-            HttpError: If the chunk reports an error.
-        """
+        """Take a parsed chunk that was read at `seconds`; raise HttpError if the chunk reports an error."""
         if chunk.get("error"):
             raise HttpError(f"error in the stream: {json.dumps(chunk['error'])[:300]}")
         for choice in chunk.get("choices") or ():

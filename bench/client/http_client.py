@@ -28,11 +28,7 @@ class HttpClient:
     """Connections to one server. A connection that has read its whole answer is used again."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """Take the address; nothing is opened.
-
-        Raises:
-            ValueError: If the address is not of http or https.
-        """
+        """Take the address; nothing is opened. Raises ValueError if the address is not of http or https."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no http or https address")
@@ -149,11 +145,7 @@ class Response:
         self.is_complete = True
 
     async def read_head(self) -> None:
-        """Read until the status is known.
-
-        Raises:
-            HttpError: If the server hangs up before.
-        """
+        """Read until the status is known; raise HttpError if the server hangs up before."""
         while not self._has_head:
             await self._read_more()
 

@@ -195,11 +195,7 @@ class _Client:
         return asyncio.run(send())
 
     def alone(self, seed: str, num_output_tokens: int) -> Alone:
-        """Return what a request gets on idle nodes.
-
-        Raises:
-            RuntimeError: If one fails.
-        """
+        """Return what a request gets on idle nodes; raise RuntimeError if one fails."""
         random = Random(f"alone/{seed}/{num_output_tokens}")
         for session in self.sessions(random, _NUM_WARM_UP, _WARM_UP_TOKENS):
             self._one(session)

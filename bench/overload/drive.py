@@ -36,11 +36,7 @@ class Policy:
 
 
 def policy(name: str) -> Policy:
-    """Return the policy of a name.
-
-    Raises:
-        ArgumentTypeError: If it is none.
-    """
+    """Return the policy of a name; raise ArgumentTypeError if it is none."""
     if name in ("queue", "shed", "degrade"):
         return Policy(name, {"BATON_ROUTER_OVERLOAD_POLICY": name})
     if name == "round-robin":

@@ -52,11 +52,7 @@ class Throughput(NamedTuple):
 
 
 def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_step_tokens: int) -> Throughput:
-    """Run a workload through the engine, which is closed afterwards.
-
-    Raises:
-        BatonError: If a request fails.
-    """
+    """Run a workload through the engine, which is closed afterwards; raise BatonError if a request fails."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     limits = SchedulerLimits(max_batch_size=workload.num_requests, max_step_tokens=max_step_tokens)
     engine = Engine(runner, limits, post=deliver)

@@ -107,11 +107,7 @@ class PublishStream:
 
 
 def hashes_from_wire(field: str, joined: bytes) -> list[BlockHash]:
-    """Return the hashes of a message field.
-
-    Raises:
-        InvalidFieldError: If it is not a whole number of hashes.
-    """
+    """Return the hashes of a message field; raise InvalidFieldError if it is not a whole number of hashes."""
     try:
         return split_hashes(joined)
     except ValueError as error:
@@ -203,11 +199,7 @@ def max_blocks(settings: CacheIndexSettings, memory: Memory, machine: Memory) ->
 
 
 async def serve(settings: CacheIndexSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        ConfigurationError: If the address cannot be bound.
-    """
+    """Serve until SIGTERM or SIGINT, then drain; raise ConfigurationError if the address cannot be bound."""
     server = build_server(settings)
     stop = asyncio.ensure_future(wait_for_stop_signal())
     try:

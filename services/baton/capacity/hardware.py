@@ -134,11 +134,7 @@ def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
 
 
 def read_profile(text: str) -> MachineProfile:
-    """Return the profile of a document that `as_json` wrote.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return the profile of a document that `as_json` wrote; raise ValueError if it is none."""
     try:
         document = json.loads(text)
         rates = {name: MeasuredRate(**value) for name, value in document.items() if name.endswith("_per_second")}

@@ -64,11 +64,7 @@ def install(
 
 
 def write_service(found: ServiceFile) -> None:
-    """Write a service's file, and say what starts it.
-
-    Raises:
-        ConfigurationError: If it cannot be written.
-    """
+    """Write a service's file, and say what starts it; raise ConfigurationError if it cannot be written."""
     try:
         found.path.parent.mkdir(parents=True, exist_ok=True)
         found.path.write_bytes(found.content)

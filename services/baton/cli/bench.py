@@ -70,11 +70,7 @@ def run_benchmark(name: str, arguments: list[str]) -> None:
 
 
 def find_bench_home() -> Path:
-    """Return the folder that holds the package `bench`.
-
-    Raises:
-        ConfigurationError: If there is none.
-    """
+    """Return the folder that holds the package `bench`; raise ConfigurationError if there is none."""
     package = Path(baton.__file__).resolve().parent
     homes = (package.parent / "baton_bench", package.parent.parent)
     for home in homes:

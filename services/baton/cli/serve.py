@@ -222,11 +222,7 @@ def _run(main: Awaitable[None]) -> None:
 
 
 def check_level(level: str) -> None:
-    """Check the name of a log level.
-
-    Raises:
-        ConfigurationError: If it is none of LEVELS.
-    """
+    """Check the name of a log level; raise ConfigurationError if it is none of LEVELS."""
     if level.lower() not in LEVELS:
         raise ConfigurationError(
             f"flag --log-level (BATON_LOG_LEVEL): expected one of {', '.join(LEVELS)}, got {level}"

@@ -77,10 +77,7 @@ class DecodeGenerator:
         """Begin a generation; the span that is current is told of it.
 
         The KV stream is received in `tasks`, and `sink` is told from the next turn of the event loop on; no task
-        outlives the generation.
-
-        Raises:
-            BatonError: If the request is refused at once; nothing of it is left then.
+        outlives the generation. Raises BatonError if the request is refused at once; nothing of it is left then.
         """
         self.node.check_accepts()
         params = self._checked_sampling(request)

@@ -80,19 +80,11 @@ class PeerSet:
         self._changes.put_nowait(peers)
 
     def stub(self, node_id: str) -> KvStub:
-        """Return the stub of a prefill node.
-
-        Raises:
-            NotFoundError: If the router has not named it.
-        """
+        """Return the stub of a prefill node; raise NotFoundError if the router has not named it."""
         return KvStub(_named(self._channels, node_id))
 
     def blocks(self, node_id: str) -> BlockStub:
-        """Return the stub of a node's prefix cache.
-
-        Raises:
-            NotFoundError: If the router has not named it.
-        """
+        """Return the stub of a node's prefix cache; raise NotFoundError if the router has not named it."""
         return BlockStub(_named(self._channels, node_id))
 
     def address(self, node_id: str) -> str:

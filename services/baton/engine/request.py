@@ -36,11 +36,7 @@ class StructuredOutput:
     """JSON Schema as JSON text, a regular expression, or a grammar in llguidance's dialect of Lark."""
 
     def check(self) -> None:
-        """Check what needs no compiler.
-
-        Raises:
-            InvalidFieldError: If the text is empty or too long.
-        """
+        """Check what needs no compiler; raise InvalidFieldError if the text is empty or too long."""
         num_bytes = len(self.text.encode())
         if not 1 <= num_bytes <= MAX_CONSTRAINT_BYTES:
             expected = f"expected 1 to {MAX_CONSTRAINT_BYTES} bytes"
@@ -122,11 +118,7 @@ class SamplingParams:
         )
 
     def check(self, vocabulary_size: int) -> None:
-        """Check every bound.
-
-        Raises:
-            InvalidFieldError: Naming the first field out of bounds.
-        """
+        """Check every bound; raise InvalidFieldError naming the first field out of bounds."""
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, is_low_excluded=True)
         _check_range("top_k", self.top_k, 0, math.inf)
@@ -237,11 +229,7 @@ class EngineRequest:
 
 
 def check_request(request: EngineRequest, info: ModelInfo) -> None:
-    """Check a request against a model.
-
-    Raises:
-        InvalidFieldError: Naming the first field that cannot be served.
-    """
+    """Check a request against a model; raise InvalidFieldError naming the first field that cannot be served."""
     num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
     if not request.prompt_token_ids:
         raise InvalidFieldError("prompt_token_ids", "expected 1 token or more")

@@ -72,11 +72,7 @@ class ChatModelSettings(ServiceSettings):
 
     @property
     def aliases_of_models(self) -> Mapping[str, str]:
-        """Return what each alias stands for.
-
-        Raises:
-            ValueError: Naming the part that is not ALIAS=MODEL.
-        """
+        """Return what each alias stands for; raise ValueError naming the part that is not ALIAS=MODEL."""
         pairs = {}
         for part in filter(None, map(str.strip, self.model_aliases.split(","))):
             alias, sign, model = map(str.strip, part.partition("="))

@@ -104,11 +104,7 @@ class ClientCalls(Connection, Generic[C]):
             self.end(call, status, None)
 
     def _known(self, stream_id: int) -> C | None:
-        """Return a call that runs; None: it has ended here already.
-
-        Raises:
-            ProtocolError: If there was none.
-        """
+        """Return a call that runs; None: it has ended here already. Raises ProtocolError if there was none."""
         if stream_id % 2 == 0 or stream_id >= self._next_id:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} was never opened")
         return self._calls.get(stream_id)

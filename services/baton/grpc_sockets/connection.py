@@ -61,11 +61,7 @@ class Connection(ABC):
 
     @abstractmethod
     def post(self, frames: bytes) -> None:
-        """Send control frames without waiting.
-
-        Raises:
-            OSError: If the connection is broken.
-        """
+        """Send control frames without waiting; raise OSError if the connection is broken."""
 
     @abstractmethod
     def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:

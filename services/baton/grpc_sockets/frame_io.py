@@ -137,11 +137,7 @@ class FrameWriter:
         self._try_posted()
 
     def send_headers(self, stream_id: int, headers: Iterable[tuple[str, str]], *, is_last: bool) -> None:
-        """Write a header block, in as many frames as the peer needs.
-
-        Raises:
-            OSError: As `send`.
-        """
+        """Write a header block, in as many frames as the peer needs; raise OSError as `send`."""
         with self._lock:
             self._flush_posted()
             block = self._encoder.encode(headers)

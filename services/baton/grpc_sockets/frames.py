@@ -113,11 +113,7 @@ def settings_frame(settings: Mapping[Setting, int]) -> bytes:
 
 
 def parse_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the settings of a frame's payload.
-
-    Raises:
-        ProtocolError: If it does not consist of whole settings.
-    """
+    """Yield the settings of a frame's payload; raise ProtocolError if it does not consist of whole settings."""
     if len(payload) % 6:
         raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     return struct.iter_unpack(">HI", payload)
@@ -148,11 +144,7 @@ def goaway_frame(last_stream_id: int, code: ErrorCode, message: str = "") -> byt
 
 
 def number_of(payload: bytes, frame_type: FrameType) -> int:
-    """Return the number that is a frame's whole payload.
-
-    Raises:
-        ProtocolError: If it has another size.
-    """
+    """Return the number that is a frame's whole payload; raise ProtocolError if it has another size."""
     if len(payload) != 4:
         raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"{frame_type.name} of {len(payload)} bytes")
     return int.from_bytes(payload, "big")
@@ -185,19 +177,11 @@ class FrameChecker:
         self._control = ControlBudget(limits.num_control_frames_per_second)
 
     def spend(self) -> None:
-        """Count a frame that costs work and no window to speak of.
-
-        Raises:
-            ProtocolError: If there were too many.
-        """
+        """Count a frame that costs work and no window to speak of; raise ProtocolError if there were too many."""
         self._control.spend()
 
     def check_data(self, stream_id: int, num_bytes: int) -> None:
-        """Check a DATA frame of so many bytes, padding included.
-
-        Raises:
-            ProtocolError: If it may not come.
-        """
+        """Check a DATA frame of so many bytes, padding included; raise ProtocolError if it may not come."""
         if self._block is not None:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
         if stream_id == 0:
@@ -309,11 +293,7 @@ class ControlBudget:
         self._seen_at = time.monotonic()
 
     def spend(self) -> None:
-        """Count one.
-
-        Raises:
-            ProtocolError: If there were too many.
-        """
+        """Count one; raise ProtocolError if there were too many."""
         now = time.monotonic()
         self._num_left = min(self._rate, self._num_left + self._rate * (now - self._seen_at)) - 1
         self._seen_at = now

@@ -192,11 +192,7 @@ def status_of(trailers: Mapping[str, str]) -> Status:
 
 
 def check_response(headers: Mapping[str, str]) -> None:
-    """Check that headers begin the response of a gRPC call.
-
-    Raises:
-        CallError: If they are another protocol's.
-    """
+    """Check that headers begin the response of a gRPC call; raise CallError if they are another protocol's."""
     http_status, content_type = headers.get(":status", ""), headers.get("content-type", "")
     if http_status != "200":
         code = _HTTP_CODES.get(int(http_status) if http_status.isdigit() else 0, Code.UNKNOWN)

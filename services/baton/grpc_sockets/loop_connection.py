@@ -64,11 +64,7 @@ class LoopCall:
         self._waiter: asyncio.Future[None] | None = None
 
     async def send(self, message: bytes, *, is_last: bool = False) -> None:
-        """Send a message; returns once it is on its way.
-
-        Raises:
-            CallError: If the call has ended.
-        """
+        """Send a message; returns once it is on its way. Raises CallError if the call has ended."""
         if self.status is not None:
             raise CallError(*self.status)
         self.waiting.append((memoryview(message_prefix(len(message)) + message), is_last))
@@ -79,11 +75,7 @@ class LoopCall:
         await self._connection.flush(self)
 
     async def receive(self) -> bytes | None:
-        """Wait for the next message; None: the call has ended well.
-
-        Raises:
-            CallError: How it ended otherwise.
-        """
+        """Wait for the next message; None: the call has ended well. Raises CallError, how it ended otherwise."""
         while not self._received:
             if self.status is not None:
                 _checked(self.status)
@@ -94,11 +86,7 @@ class LoopCall:
         return message
 
     async def only(self) -> bytes:
-        """Wait for the end of a call with one response; return that.
-
-        Raises:
-            CallError: How it ended otherwise.
-        """
+        """Wait for the end of a call with one response; return that. Raises CallError, how it ended otherwise."""
         while self.status is None:
             await self._wait()
         _checked(self.status)
@@ -112,11 +100,7 @@ class LoopCall:
             self._connection.end(self, CANCELLED_HERE, ErrorCode.CANCEL)
 
     def take(self, payload: bytes) -> None:
-        """Take the payload of a DATA frame.
-
-        Raises:
-            CallError: If a message in it is compressed or too large.
-        """
+        """Take the payload of a DATA frame; raise CallError if a message in it is compressed or too large."""
         data = self._partial
         data += payload
         begin = 0

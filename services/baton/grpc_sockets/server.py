@@ -75,11 +75,7 @@ class GrpcSocketServer:
         self._draining = threading.Event()
 
     def start(self) -> int:
-        """Bind and serve; return the port.
-
-        Raises:
-            OSError: If the address cannot be bound.
-        """
+        """Bind and serve; return the port. Raises OSError if the address cannot be bound."""
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         self._listener = socket.create_server(self._address, family=family, backlog=_BACKLOG)
         threading.Thread(target=self._accept, args=(self._listener,), name="h2-accept", daemon=True).start()

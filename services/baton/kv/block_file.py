@@ -42,11 +42,7 @@ def cache_identity(layout: KvLayout, block_tokens: int, variant: str = "") -> by
 
 
 def write_block(path: Path, identity: bytes, block_hash: BlockHash, parts: Sequence[bytes | memoryview]) -> None:
-    """Write a block's file, all of it or none.
-
-    Raises:
-        OSError: If the disk takes no more, or does not work.
-    """
+    """Write a block's file, all of it or none; raise OSError if the disk takes no more, or does not work."""
     part_path = path.with_name(path.name + PART_SUFFIX)
     try:
         descriptor = os.open(part_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

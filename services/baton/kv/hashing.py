@@ -49,11 +49,7 @@ def join_hashes(hashes: Sequence[BlockHash]) -> bytes:
 
 
 def split_hashes(joined: bytes) -> list[BlockHash]:
-    """Return the hashes of `join_hashes`.
-
-    Raises:
-        ValueError: If the length is not a whole number of hashes.
-    """
+    """Return the hashes of `join_hashes`; raise ValueError if the length is not a whole number of hashes."""
     if len(joined) % HASH_BYTES:
         raise ValueError(f"{len(joined)} bytes are not a whole number of {HASH_BYTES}-byte hashes")
     return [BlockHash(joined[start : start + HASH_BYTES]) for start in range(0, len(joined), HASH_BYTES)]

@@ -165,11 +165,7 @@ class FastStream:
         return message
 
     def _peek(self) -> Message:
-        """Return the message that waits.
-
-        Raises:
-            BatonError: If the stream has ended instead.
-        """
+        """Return the message that waits; raise BatonError if the stream has ended instead."""
         if self._items:
             return self._items[0][0]
         if self._is_closed():

@@ -143,11 +143,7 @@ class PrefillHandler(Protocol):
     """Serves prefills; called in a thread of the call's own."""
 
     def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Send the messages of a prompt's KV stream.
-
-        Raises:
-            BatonError: If the request is refused or fails.
-        """
+        """Send the messages of a prompt's KV stream; raise BatonError if the request is refused or fails."""
 
 
 class FastServer:
@@ -179,11 +175,7 @@ class FastServer:
         )
 
     def start(self) -> int:
-        """Bind and serve; return the port.
-
-        Raises:
-            ConfigurationError: If the address cannot be bound.
-        """
+        """Bind and serve; return the port. Raises ConfigurationError if the address cannot be bound."""
         try:
             port = self._port = self._servers[0].start()
         except OSError as error:

@@ -23,10 +23,7 @@ _PROBING_SECONDS = 0.25
 async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
     """Time empty calls and streams of `num_bytes`, and take the quickest of each: what delays one is not the link.
 
-    A link on which a stream takes long is not burdened with another.
-
-    Raises:
-        grpc.aio.AioRpcError: If a call fails.
+    A link on which a stream takes long is not burdened with another. Raises grpc.aio.AioRpcError if a call fails.
     """
     await _timed_probe(stub, 0)  # makes the connection
     round_trip = min([await _timed_probe(stub, 0) for _ in range(_NUM_PROBES)])

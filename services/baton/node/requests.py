@@ -41,21 +41,13 @@ def check_placement_id(placement_id: str) -> None:
 
 
 def check_priority(priority: int) -> None:
-    """Check whose turn a request is.
-
-    Raises:
-        InvalidFieldError: If the priority is out of range.
-    """
+    """Check whose turn a request is; raise InvalidFieldError if the priority is out of range."""
     if abs(priority) > MAX_PRIORITY:
         raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
 
 
 def check_tenant(tenant: str, weight: int) -> None:
-    """Check for whom a request is.
-
-    Raises:
-        InvalidFieldError: If the name is too long, or the weight out of range.
-    """
+    """Check for whom a request is; raise InvalidFieldError if the name is too long, or the weight out of range."""
     if len(tenant) > MAX_TENANT_CHARACTERS:
         raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
     if not 0 <= weight <= MAX_TENANT_WEIGHT:

@@ -67,11 +67,7 @@ class Prefiller:
         return PromptSampling(params, await compiling)
 
     def compile_blocking(self, request: prefill_service_pb2.PrefillRequest) -> PromptSampling:
-        """Return the same as `compile`; blocks the calling thread.
-
-        Raises:
-            BatonError: If it cannot be enforced.
-        """
+        """Return the same as `compile`; blocks the calling thread. Raises BatonError if it cannot be enforced."""
         params = sampling_from_proto(request.sampling)
         form, constraints = params.structured_output, self._node.constraints
         return PromptSampling(params, constraints.constraint_blocking(form, _output_of(request)) if form else None)
@@ -241,10 +237,7 @@ class AttemptStreams:
     def running(self, request: prefill_service_pb2.PrefillRequest, end: Callable[[BatonError], None]) -> Iterator[None]:
         """Enter a stream for as long as the context lasts, and end that with a smaller number.
 
-        `end` is called from any thread.
-
-        Raises:
-            AttemptReusedError: If one with this or a greater number runs.
+        `end` is called from any thread. Raises AttemptReusedError if one with this or a greater number runs.
         """
         attempt, running = (request.request_id, request.attempt), _Running(request.stream_number, end)
         with self._lock:

@@ -69,11 +69,7 @@ class FastPrefill:
         self._prefiller = prefiller
 
     def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Send the messages of a prompt's KV stream.
-
-        Raises:
-            BatonError: If the request is refused or fails.
-        """
+        """Send the messages of a prompt's KV stream; raise BatonError if the request is refused or fails."""
         with closing(ThreadOutbox()) as outbox:  # an error knows this function, and may be kept
             self._serve(request, call, outbox)
 

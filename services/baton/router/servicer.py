@@ -70,11 +70,7 @@ class RegistrationSession:
             self._changed.set()
 
     async def notices(self) -> AsyncIterator[messages.RegisterResponse]:
-        """Yield a greeting, then peers, until the stream ends.
-
-        Raises:
-            BatonError: If the stream was ended with one.
-        """
+        """Yield a greeting, then peers, until the stream ends; raise BatonError if the stream was ended with one."""
         while not self._is_ended:
             await self._changed.wait()
             self._changed.clear()

@@ -226,10 +226,7 @@ class LoopChannel:
         """Return the addresses of the hosts; the last known ones where a name is not found at once.
 
         A name server may be away with the process that is looked for. One question is asked at a time: each takes a
-        thread for as long as it is not answered.
-
-        Raises:
-            OSError: If no address is known, and none is found.
+        thread for as long as it is not answered. Raises OSError if no address is known, and none is found.
         """
         if self._resolving is None:
             ask = asyncio.get_running_loop().getaddrinfo

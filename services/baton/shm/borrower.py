@@ -174,11 +174,7 @@ class Ring:
         return begin
 
     def free(self, begin: int) -> None:
-        """Free the range that begins here.
-
-        Raises:
-            KeyError: If none does.
-        """
+        """Free the range that begins here; raise KeyError if none does."""
         self._by_begin.pop(begin).is_free = True
         while self._order and self._order[0].is_free:
             self._order.popleft()

@@ -39,11 +39,7 @@ _ROPE_STATES_BACK = {value: key for key, value in _ROPE_STATES.items()}
 
 
 def dtype_from_proto(value: generation_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
-    """Return the dtype of a message value.
-
-    Raises:
-        InvalidFieldError: If it is unspecified or unknown.
-    """
+    """Return the dtype of a message value; raise InvalidFieldError if it is unspecified or unknown."""
     if value not in _DTYPES_BACK:
         raise InvalidFieldError(field, f"expected a KvDtype this node knows, got {value}")
     return _DTYPES_BACK[value]

@@ -22,11 +22,7 @@ def role_to_proto(role: NodeRole) -> node_pb2.NodeRole:
 
 
 def role_from_proto(number: int, *, field: str) -> NodeRole:
-    """Return a role's word.
-
-    Raises:
-        InvalidFieldError: If the number is no role; the message names the field.
-    """
+    """Return a role's word; raise InvalidFieldError if the number is no role; the message names the field."""
     if number not in _WORDS:
         raise InvalidFieldError(field, f"expected a NodeRole, got {number}")
     return _WORDS[number]

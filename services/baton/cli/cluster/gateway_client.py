@@ -94,11 +94,7 @@ def stream_chat(
 
 
 def parse_event(event: Json) -> StreamPiece:
-    """Return the piece of a chat.completion.chunk.
-
-    Raises:
-        UnavailableError: If the event is an error object.
-    """
+    """Return the piece of a chat.completion.chunk; raise UnavailableError if the event is an error object."""
     if event.get("error"):
         raise UnavailableError(_error_message(event))
     choices = cast(Sequence[Mapping[str, Json]], event.get("choices") or ())

@@ -66,11 +66,7 @@ def second_engine() -> EngineName:
 
 
 def parse_engine(text: str, key: str) -> EngineName:
-    """Return an engine's name.
-
-    Raises:
-        ConfigurationError: If it is none; the message names the key.
-    """
+    """Return an engine's name; raise ConfigurationError if it is none; the message names the key."""
     if text not in get_args(EngineName):
         raise ConfigurationError(f"{key}: expected one of {', '.join(get_args(EngineName))}, got {text!r}")
     return cast(EngineName, text)

@@ -46,11 +46,7 @@ class BlockNodes(Protocol):
     """Knows other nodes' prefix caches; `baton.decode.peers.PeerSet` is one."""
 
     def blocks(self, node_id: str) -> BlockStub:
-        """Return the stub of a node's prefix cache.
-
-        Raises:
-            NotFoundError: If the node is not known.
-        """
+        """Return the stub of a node's prefix cache; raise NotFoundError if the node is not known."""
 
     def address(self, node_id: str) -> str:
         """Return host:port of a node; empty if it is not known."""

@@ -163,18 +163,10 @@ class KvStreamReader(ABC):
 
     @abstractmethod
     def _promise(self, message: Any) -> StreamPromise:
-        """Return what the message with the layout promises.
-
-        Raises:
-            BatonError: If it answers no request of this node.
-        """
+        """Return what the message with the layout promises; raise BatonError if it answers no request of this node."""
 
     def _take_element(self, element: str | None, message: Any) -> None:  # noqa: ARG002
-        """Take what comes between layout and summary besides frames.
-
-        Raises:
-            StreamBrokenError: If it is not due.
-        """
+        """Take what comes between layout and summary besides frames; raise StreamBrokenError if it is not due."""
         raise StreamBrokenError(f"{element} came out of order")
 
     @abstractmethod
@@ -182,11 +174,7 @@ class KvStreamReader(ABC):
         """Take the end of a stream that has kept its promise."""
 
     async def _read(self, messages: AsyncIterator[Response | ReceivedFrame], terms: StreamTerms) -> None:
-        """Take a stream up to its summary.
-
-        Raises:
-            BatonError: If the layouts differ, or the stream breaks its rules.
-        """
+        """Take a stream up to its summary; raise BatonError if the layouts differ, or the stream breaks its rules."""
         ledger: StreamLedger | None = None
         try:
             async for message in messages:

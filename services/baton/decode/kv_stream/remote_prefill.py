@@ -60,11 +60,7 @@ class PrefillNodes(Protocol):
     """Knows the prefill nodes; `baton.decode.peers.PeerSet` is one."""
 
     def source(self, node_id: str) -> KvSource:
-        """Return where to take KV from that a node computes.
-
-        Raises:
-            NotFoundError: If it is not known.
-        """
+        """Return where to take KV from that a node computes; raise NotFoundError if it is not known."""
 
     def address(self, node_id: str) -> str:
         """Return host:port of a node; empty if it is not known."""

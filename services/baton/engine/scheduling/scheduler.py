@@ -99,11 +99,7 @@ class Scheduler:
         return self._queues.receiving
 
     def add(self, sequence: Sequence, now: float = 0.0) -> None:
-        """Queue a sequence.
-
-        Raises:
-            OutOfMemoryError: If it could not finish even alone.
-        """
+        """Queue a sequence; raise OutOfMemoryError if it could not finish even alone."""
         num_tokens = sequence.num_prompt_tokens + sequence.max_output_tokens - 1  # the last one's KV is never needed
         num_blocks = self.pool.num_blocks_for(num_tokens)
         if num_blocks > self.pool.num_blocks:

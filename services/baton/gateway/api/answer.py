@@ -68,11 +68,7 @@ class EventWriter:
             self._hold()
 
     async def settle(self) -> None:
-        """Wait until nothing is held.
-
-        Raises:
-            ClientGoneError: If the client takes nothing for too long.
-        """
+        """Wait until nothing is held; raise ClientGoneError if the client takes nothing for too long."""
         while self._held is not None:
             await self._response.wait_writable()
 

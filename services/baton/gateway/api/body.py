@@ -118,11 +118,7 @@ def is_any_given(body: msgspec.Struct, fields: type[msgspec.Struct]) -> bool:
 
 
 def num_choices(body: msgspec.Struct) -> int:
-    """Return how many choices a body's `n` asks for.
-
-    Raises:
-        ApiError: 400, if they are too many or none.
-    """
+    """Return how many choices a body's `n` asks for; raise ApiError 400 if they are too many or none."""
     count: int | None = getattr(body, "n", None)
     if count is not None and not 1 <= count <= MAX_CHOICES:
         raise invalid("n", f"expected 1 to {MAX_CHOICES}, got {count}")
@@ -130,33 +126,21 @@ def num_choices(body: msgspec.Struct) -> int:
 
 
 def token_limit(name: str, value: int) -> int:
-    """Return a limit of output tokens for the proto.
-
-    Raises:
-        ApiError: 400, if it is below 1.
-    """
+    """Return a limit of output tokens for the proto; raise ApiError 400 if it is below 1."""
     if value < 1:
         raise invalid(name, f"expected 1 or more, got {value}")
     return min(value, _INT32_MAX)  # more than any context: refused as such later
 
 
 def num_logprobs(name: str, value: int) -> int:
-    """Return how many alternatives are to be told of a token.
-
-    Raises:
-        ApiError: 400, if they are too many.
-    """
+    """Return how many alternatives are to be told of a token; raise ApiError 400 if they are too many."""
     if not 0 <= value <= MAX_TOP_LOGPROBS:
         raise invalid(name, f"expected 0 to {MAX_TOP_LOGPROBS}, got {value}")
     return value
 
 
 def check_int32(name: str, value: int) -> int:
-    """Return a value that the proto can hold.
-
-    Raises:
-        ApiError: 400, if it cannot.
-    """
+    """Return a value that the proto can hold; raise ApiError 400 if it cannot."""
     _check_integer(name, value, _INT32_MAX)
     return value
 

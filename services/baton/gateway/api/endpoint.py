@@ -48,10 +48,7 @@ class Exchange:
         """Leave out what the request asks for, and say so in the answer.
 
         `name` is without indices; `error` refuses where nothing may be left out, None: as a parameter that is not
-        served.
-
-        Raises:
-            ApiError: 400, if nothing may be left out.
+        served. Raises ApiError 400 if nothing may be left out.
         """
         if self.is_strict:
             raise error or unsupported(name)

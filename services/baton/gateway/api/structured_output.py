@@ -127,11 +127,7 @@ def output_constraint(body: StructuredOutputFields) -> OutputConstraint:
 
 
 def text_constraint(text: TextParam | None) -> OutputConstraint:
-    """Return the form that /v1/responses asks for.
-
-    Raises:
-        ApiError: 400, naming the field that is wrong.
-    """
+    """Return the form that /v1/responses asks for; raise ApiError, 400, naming the field that is wrong."""
     if text is None or text.format is None:
         return OutputConstraint()
     field, form = "text.format", text.format
@@ -144,11 +140,7 @@ def text_constraint(text: TextParam | None) -> OutputConstraint:
 
 
 def message_constraint(form: OutputSchema | None) -> OutputConstraint:
-    """Return the form that /v1/messages asks for.
-
-    Raises:
-        ApiError: 400, naming the field that is wrong.
-    """
+    """Return the form that /v1/messages asks for; raise ApiError, 400, naming the field that is wrong."""
     field = "output_config.format"
     if form is None:
         return OutputConstraint()

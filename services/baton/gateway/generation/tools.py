@@ -122,11 +122,7 @@ def choose(use: ToolUse, choice: str) -> ToolUse:
 
 
 def choose_named(use: ToolUse, name: str, param: str) -> ToolUse:
-    """Return a use whose one call is that of a tool.
-
-    Raises:
-        InvalidFieldError: If there is no such tool.
-    """
+    """Return a use whose one call is that of a tool; raise InvalidFieldError if there is no such tool."""
     if name not in (tool.name for tool in use.tools):
         raise InvalidFieldError(param, f"`{name[:64]}` is none of `tools`")
     return ToolUse(use.tools, "required", name, is_parallel=False, fields=use.fields)

@@ -337,11 +337,7 @@ class HeldBytes:
             )
 
     def take(self, num_bytes: int) -> None:
-        """Take bytes.
-
-        Raises:
-            OverloadedError: As `check`.
-        """
+        """Take bytes; raise OverloadedError as `check`."""
         self.check(num_bytes)
         self.num_bytes += num_bytes
 
@@ -351,11 +347,7 @@ class HeldBytes:
 
     @contextmanager
     def holding(self, num_bytes: int) -> Iterator[None]:
-        """Hold bytes for as long as the context lasts.
-
-        Raises:
-            OverloadedError: If there is no room for them.
-        """
+        """Hold bytes for as long as the context lasts; raise OverloadedError if there is no room for them."""
         self.take(num_bytes)
         try:
             yield

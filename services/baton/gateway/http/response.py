@@ -120,11 +120,7 @@ class HttpResponse:
         self._outlet.when_writable(function)
 
     async def wait_writable(self) -> None:
-        """Wait until the client has caught up.
-
-        Raises:
-            ClientGoneError: If it takes nothing for too long.
-        """
+        """Wait until the client has caught up; raise ClientGoneError if it takes nothing for too long."""
         await self._outlet.wait_writable()
 
     def end(self, data: bytes = b"", *, is_keep_alive: bool = True) -> None:

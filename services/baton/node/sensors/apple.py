@@ -130,11 +130,7 @@ def open_apple_sensor(platform: str = sys.platform, *, is_root: bool | None = No
 
 
 def fill_from_macmon(document: bytes, sample: SystemSample) -> None:
-    """Fill in what a line of `macmon pipe` says.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Fill in what a line of `macmon pipe` says; raise ValueError if it is none."""
     try:
         said = json.loads(document)
         temperatures = said["temp"]

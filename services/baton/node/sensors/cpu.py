@@ -126,11 +126,7 @@ class RaplSensor:
         self._last: list[int] = []
 
     def read(self, sample: SystemSample) -> None:
-        """Add the power since the last reading.
-
-        Raises:
-            OSError: If this process may not read the counters.
-        """
+        """Add the power since the last reading; raise OSError if this process may not read the counters."""
         if not self._counters:
             return
         now, seconds = [int(counter.file.read_text()) for counter in self._counters], self._clock()

@@ -19,11 +19,7 @@ class NvidiaSensor:
         self._handle = handle
 
     def read(self, sample: SystemSample) -> None:
-        """Fill in use, temperature and free memory, and add the power.
-
-        Raises:
-            OSError: If the driver does not answer.
-        """
+        """Fill in use, temperature and free memory, and add the power; raise OSError if the driver does not answer."""
         nvml, handle = self._nvml, self._handle
         try:
             sample.gpu_usage = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100

@@ -70,11 +70,7 @@ def state_bytes(num_layers: int) -> int:
 
 
 def words_per_row(head_dim: int, dtype: KvDtype) -> int:
-    """Return the 64-bit words of one head's vector.
-
-    Raises:
-        ValueError: If it is not a whole number of words.
-    """
+    """Return the 64-bit words of one head's vector; raise ValueError if it is not a whole number of words."""
     words, rest = divmod(head_dim * dtype.num_bytes, _WORD_BYTES)
     if rest:
         raise ValueError(f"a head of {head_dim} {dtype.value} elements is not a whole number of 64-bit words")

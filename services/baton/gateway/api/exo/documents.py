@@ -235,11 +235,7 @@ def _estimate(estimate: CostEstimate) -> dict[str, float]:
 
 
 def count_in_query(query: Mapping[str, str], name: str) -> int | None:
-    """Return what a query says of the request to be priced; None: nothing.
-
-    Raises:
-        ApiError: 400, if it is no count.
-    """
+    """Return what a query says of the request to be priced; None: nothing. Raises ApiError 400 if it is no count."""
     text = query.get(name)
     if text is None:
         return None

@@ -66,11 +66,7 @@ class Instances:
         self._links: dict[str, InstanceLink] = {}
 
     def add(self, instance: Instance) -> None:
-        """Pin; an instance of the same id is replaced.
-
-        Raises:
-            OverloadedError: If there are too many.
-        """
+        """Pin; an instance of the same id is replaced. Raises OverloadedError if there are too many."""
         if instance.instance_id not in self._instances:
             self._check_room(1)
         self._instances[instance.instance_id] = instance
@@ -101,11 +97,7 @@ class Instances:
         return tuple(dict.fromkeys(pair for instance in taken for pair in self._pairs(instance)))
 
     def link(self, link: InstanceLink) -> None:
-        """Link instances.
-
-        Raises:
-            OverloadedError: If there are too many.
-        """
+        """Link instances; raise OverloadedError if there are too many."""
         self._check_room(len(link.prefill_ids) * len(link.decode_ids))
         self._links[link.link_id] = link
 
@@ -164,11 +156,7 @@ class InstanceBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def instance_view(body: InstanceBody) -> InstanceView:
-    """Return the one instance of a body.
-
-    Raises:
-        ApiError: 400, naming what is missing.
-    """
+    """Return the one instance of a body; raise ApiError, 400, naming what is missing."""
     if len(body.instance) != 1:
         raise invalid("instance", f"expected one key, its tag, got {len(body.instance)}")
     (view,) = body.instance.values()

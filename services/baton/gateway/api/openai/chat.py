@@ -100,11 +100,7 @@ def completion_sampling(body: CommonBody, constraint: StructuredOutput | None) -
 
 
 def refuse_in_stream(body: CommonBody, name: str, what: str) -> None:
-    """Refuse what only a whole answer can have.
-
-    Raises:
-        ApiError: 400, if the answer is to be streamed.
-    """
+    """Refuse what only a whole answer can have; raise ApiError 400 if the answer is to be streamed."""
     if body.stream:
         raise unsupported(name, f"{what} is not served in a stream")
 

@@ -46,19 +46,11 @@ class Peer:
         self._connection.send(assignment)
 
     def wait_until_ready(self) -> None:
-        """Wait until it has loaded its share.
-
-        Raises:
-            UnavailableError: If it ends instead.
-        """
+        """Wait until it has loaded its share; raise UnavailableError if it ends instead."""
         self._receive()
 
     def tell(self, order: Order) -> None:
-        """Send an order.
-
-        Raises:
-            UnavailableError: If it has ended.
-        """
+        """Send an order; raise UnavailableError if it has ended."""
         try:
             self._connection.send(order)
         except OSError as error:
