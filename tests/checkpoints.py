@@ -51,8 +51,10 @@ BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
 FamilyCheckpointName = Literal[
     "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
 ]
-HubCheckpointName = Literal["minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl", "qwen3_next"]
 LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite"]
+HubCheckpointName = Literal[
+    "minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl", "qwen3_next", "deepseek_v3", "glm4_moe_lite"
+]
 YarnCheckpointName = Literal[
     "yarn_llama",
     "yarn_mistral",
@@ -64,14 +66,7 @@ YarnCheckpointName = Literal[
     "yarn_gpt_oss",
 ]
 WideCheckpointName = Literal["wide_llama", "wide_qwen3"]
-CheckpointName = (
-    BaseCheckpointName
-    | FamilyCheckpointName
-    | HubCheckpointName
-    | LatentCheckpointName
-    | YarnCheckpointName
-    | WideCheckpointName
-)
+CheckpointName = BaseCheckpointName | FamilyCheckpointName | HubCheckpointName | YarnCheckpointName | WideCheckpointName
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
@@ -245,6 +240,8 @@ def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
         return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
     if name in HYBRID_NAMES:
         return _hybrid_config_of(rope)
+    if name in LATENT_NAMES:
+        return _latent_config_of(name, rope)
     if name in HUB_NAMES:
         return _hub_config_of(name, rope)
     return _family_config_of(name, rope)
@@ -302,8 +299,6 @@ def _hybrid_config_of(rope: dict[str, Any]) -> Any:
 
 
 def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
-    if name in LATENT_NAMES:
-        return _latent_config_of(name, rope)
     experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
     if name == "mixtral":
         return MixtralConfig(**_BASE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope)

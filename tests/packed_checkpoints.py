@@ -172,7 +172,8 @@ def hub_format(name: CheckpointName, method: str, folder: Path, unpacked: Path) 
     config = json.loads((source / "config.json").read_text())
     packed, plain = {}, load_file(source / "model.safetensors")
     for tensor, weight in list(plain.items()):
-        if ".layers." not in tensor or weight.ndim != 2 or tensor.endswith(".mlp.gate.weight"):
+        is_left = method == "compressed-tensors" and name == "deepseek_v3" and ".experts." not in tensor
+        if ".layers." not in tensor or weight.ndim != 2 or tensor.endswith(".mlp.gate.weight") or is_left:
             packed[tensor] = weight
             continue
         parts, plain[tensor] = _PACKERS[method](weight)

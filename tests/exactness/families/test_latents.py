@@ -1,7 +1,4 @@
-"""Families that cache latents give transformers' tokens wherever they run, and what they cache travels between engines.
-
-Most cells run with BATON_MATRIX=1; a sample runs always.
-"""
+"""What families with latents cache, and what else is theirs alone; `test_matrix.py` has their tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from baton.engine.checkpoint.model_folder import read_checkpoint
@@ -26,23 +24,13 @@ from checkpoints import (
     reference_generate,
     reference_logits,
 )
-from exactness.handover import generate, greedy, held, start_engine
-from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from exactness.handover import generate, greedy, start_engine
+from exactness.loading import Framework, load_runner
 from order import RUNS_ALL
+from packed_checkpoints import Affine, pair
 
-PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
-    (None, "torch"),
-    (None, "mlx"),
-    ("torch", "mlx"),
-    ("mlx", "torch"),
-)
-"""(prefill engine or None for local, decode engine)."""
-PROMPT_LENGTHS = (1, BLOCK_TOKENS + 1, 300)
-NUM_NEW_TOKENS = 64
-CELLS = [(name, *placement) for name in LATENT_NAMES for placement in PLACEMENTS]
-SAMPLE = [("deepseek_v3", "torch", "mlx"), ("glm4_moe_lite", "mlx", "torch")]
+_PARTS = ("weight", "scales", "biases")
 every_family = pytest.mark.parametrize("name", LATENT_NAMES)
-matrix = pytest.mark.skipif(not RUNS_ALL, reason="a cell of the matrix: run `make matrix`")
 
 
 def _prompt(length: int, seed: int = 0) -> list[int]:
@@ -54,31 +42,6 @@ def _copy(name: LatentCheckpointName, folder: Path, **changes: Any) -> Path:
     config = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-@pytest.mark.parametrize(("name", "prefill_framework", "decode_framework"), CELLS if RUNS_ALL else SAMPLE)
-def test_output_equals_transformers(
-    name: LatentCheckpointName, prefill_framework: Framework | None, decode_framework: Framework
-) -> None:
-    """Ragged prompts together, the longest in chunks, then again over what is cached on both sides."""
-    folder = checkpoint(name)
-    decode = start_engine(load_runner(decode_framework, folder), max_step_tokens=128)
-    prefill = start_engine(load_runner(prefill_framework, folder), max_step_tokens=128) if prefill_framework else None
-    try:
-        for turn in range(2):
-            started = [
-                generate(decode, f"{turn}-{length}", _prompt(length), greedy(NUM_NEW_TOKENS), prefill=prefill)
-                for length in PROMPT_LENGTHS
-            ]
-            for length, generation in zip(PROMPT_LENGTHS, started, strict=True):
-                output = generation.tokens()
-
-                expected = reference_generate(folder, _prompt(length), NUM_NEW_TOKENS, guess=output)
-                assert output == expected, f"prompt of {length} tokens, turn {turn}"
-    finally:
-        for engine in (decode, prefill):
-            if engine is not None:
-                engine.close()
 
 
 @every_family
@@ -115,57 +78,62 @@ def test_both_engines_cache_the_same_latents_and_rotated_keys(name: LatentCheckp
             assert abs(np.frombuffer(part, np.float32) - expected).max() <= 1e-4 * abs(expected).max()
 
 
-@matrix
-@every_family
-@pytest.mark.parametrize("framework", ["torch", "mlx"])
-@pytest.mark.parametrize("host_bytes", [0, 2**24], ids=["computed again", "moved"])
-def test_preempted_requests_give_the_tokens_of_each_alone(
-    name: LatentCheckpointName, framework: Framework, host_bytes: int
-) -> None:
-    """With a pool that holds less than half of them at once."""
-    prompts = [_prompt(length) for length in (50, 61, 33, 48, 90, 16)]
-    engine = start_engine(
-        load_runner(framework, checkpoint(name), num_blocks=14), max_step_tokens=40, host_bytes=host_bytes
-    )
-
-    with held(engine):
-        started = [generate(engine, f"r{index}", prompt, greedy(40)) for index, prompt in enumerate(prompts)]
-    outputs = [generation.tokens() for generation in started]
-    engine.close()
-
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert output == reference_generate(checkpoint(name), prompt, 40, guess=output)
-    assert sum(generation.ended.num_preemptions for generation in started) > 0
-
-
-@matrix
-@every_family
-@pytest.mark.parametrize(("first", "second"), [("torch", "mlx"), ("mlx", "torch")])
-def test_a_generation_goes_on_elsewhere(name: LatentCheckpointName, first: Framework, second: Framework) -> None:
-    """With what it has said so far, computed again, or handed over."""
-    prompt, engines = _prompt(70), [start_engine(load_runner(each, checkpoint(name))) for each in (first, second)]
-    expected = reference_generate(checkpoint(name), prompt, 40)
-
-    said = generate(engines[0], "before", prompt, greedy(17)).tokens()
-    alone = generate(engines[1], "alone", prompt, greedy(40), output=said).tokens(17)
-    handed = generate(engines[0], "back", prompt, greedy(40), output=[*said, *alone[:9]], prefill=engines[1]).tokens(26)
-    for engine in engines:
-        engine.close()
-
-    assert [*said, *alone] == expected
-    assert handed == expected[26:]
+def _kimi(folder: Path, source: Path, *, has_tower: bool) -> Path:
+    """Write a folder of DeepSeek's by Kimi's name, which transformers does not know, or within one with a tower."""
+    copytree(source, folder)
+    told = json.loads((folder / "config.json").read_text()) | {"model_type": "kimi_k2"}
+    if has_tower:
+        tensors = {f"language_model.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+        told = {"model_type": "kimi_k25", "text_config": told, "eos_token_id": told["eos_token_id"]}
+        if packing := told["text_config"].pop("quantization", None):
+            told["quantization"] = packing
+        tensors["vision_tower.patch_embed.proj.weight"] = torch.zeros(4, 4)
+        save_file(tensors, folder / "model.safetensors", {"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(told))
+    return folder
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"] if RUNS_ALL else ["mlx"])
-def test_kimi_is_deepseek_by_another_name(framework: Framework, tmp_path: Path) -> None:
-    """Transformers does not know the name."""
-    folder = _copy("deepseek_v3", tmp_path / "kimi", model_type="kimi_k2")
-    engine = start_engine(load_runner(framework, folder))
+@pytest.mark.parametrize("kind", [None, Affine(4), "compressed-tensors"], ids=str)
+@pytest.mark.parametrize("has_tower", [False, True], ids=["K2", "K2.5"])
+def test_kimi_is_deepseek_by_another_name(
+    framework: Framework, kind: Affine | str | None, has_tower: bool, tmp_path: Path
+) -> None:
+    """As its folders are packed: int4 by Moonshot, of experts alone."""
+    source, unpacked = pair("deepseek_v3", kind) if kind else (checkpoint("deepseek_v3"), checkpoint("deepseek_v3"))
+    engine = start_engine(load_runner(framework, _kimi(tmp_path / "kimi", source, has_tower=has_tower)))
 
     output = generate(engine, "kimi", _prompt(30), greedy(16)).tokens()
     engine.close()
 
-    assert output == reference_generate(checkpoint("deepseek_v3"), _prompt(30), 16, guess=output)
+    assert output == reference_generate(unpacked, _prompt(30), 16, guess=output)
+
+
+def test_old_folders_of_mlx_hold_what_makes_heads_as_one(tmp_path: Path) -> None:
+    """mlx-lm would split it and pack the parts anew: another function than the file's, which torch computes."""
+    import mlx.core as mx
+
+    source, unpacked = pair("deepseek_v3", Affine(4))
+    copytree(source, tmp_path / "old")
+    copytree(unpacked, tmp_path / "plain")
+    packed, plain = mx.load(str(source / "model.safetensors")), load_file(unpacked / "model.safetensors")
+    for name in [name for name in plain if name.endswith("kv_b_proj.weight")]:
+        module = name.removesuffix(".kv_b_proj.weight")
+        packed = {
+            key: part for key, part in packed.items() if not key.startswith((f"{module}.embed", f"{module}.unem"))
+        }
+        parts = mx.quantize(mx.array(plain[name].numpy()).astype(mx.bfloat16), group_size=32, bits=4)
+        packed |= {f"{module}.kv_b_proj.{part}": each for part, each in zip(_PARTS, parts, strict=True)}
+        wide = mx.dequantize(parts[0], *(part.astype(mx.float32) for part in parts[1:]), group_size=32, bits=4)
+        plain[name] = torch.from_numpy(np.array(wide))
+    mx.save_safetensors(str(tmp_path / "old" / "model.safetensors"), packed, {"format": "mlx"})
+    save_file(plain, tmp_path / "plain" / "model.safetensors", {"format": "pt"})
+    expected = reference_logits(tmp_path / "plain", _prompt(40)).numpy()
+
+    for framework in ("torch", "mlx"):
+        runner = load_runner(framework, tmp_path / "old", num_blocks=4)
+        rows = runner.forward([Span(_prompt(40), 0, range(3), True, logits_from=0)]).rows()
+        assert abs(rows - expected).max() <= 1e-4 * abs(expected).max()
 
 
 @every_family

@@ -85,6 +85,9 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("qwen3_next", "plain", "mlx"), "chunked"),
     (Setting("qwen3_next", "plain", "torch-to-mlx"), "killed"),
     (Setting("qwen3_next", "plain", "mlx-to-torch"), "prefix"),
+    (Setting("deepseek_v3", "plain", "torch-to-mlx"), "ragged"),
+    (Setting("deepseek_v3", "mlx4", "mlx-to-torch"), "killed"),
+    (Setting("glm4_moe_lite", "mlx4", "torch-to-mlx"), "preempted"),
 ]
 """Each family, format, place and condition at least once."""
 

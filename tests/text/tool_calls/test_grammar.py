@@ -37,7 +37,11 @@ BOOK = Tool(
     },
 )
 THINK = ReasoningMarkers("<think>", "</think>")
-SPECIAL = ("[TOOL_CALLS]", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|message|>", "<|channel|>")
+SPECIAL = (
+    *("[TOOL_CALLS]", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|message|>", "<|channel|>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+)
 
 
 class Vocabulary:

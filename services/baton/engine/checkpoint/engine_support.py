@@ -10,6 +10,8 @@ from baton.errors import ConfigurationError
 LLAMA_LIKE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Those that the torch engine computes in its own forward pass."""
 _ACTIVATIONS = ("silu", "swish")
+_FORMATS_OF_FAMILIES = (("gpt_oss", "mxfp4"), ("kimi_k2", "compressed-tensors"))
+"""Formats of others than MLX that mlx-lm reads as they are meant."""
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 _SCALED_ROPE_FAMILIES = (
     *(*LATENT_FAMILIES, "gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen3", "smollm3"),
@@ -32,7 +34,7 @@ def check_mlx_computes(checkpoint: Checkpoint) -> None:
     if checkpoint.family == "gpt_oss" and not checkpoint.is_repacked:
         cause = "unquantised 'gpt_oss' is served by the torch engine alone; mlx takes it as OpenAI packs it"
         raise ConfigurationError(f"model {checkpoint.directory}: model_type: {cause}")
-    if checkpoint.quantization is None and method and (checkpoint.family, method) != ("gpt_oss", "mxfp4"):
+    if checkpoint.quantization is None and method and (checkpoint.family, method) not in _FORMATS_OF_FAMILIES:
         problem = f"quantization_config.quant_method: the mlx engine reads no {method!r} as it is meant: take the model"
         raise ConfigurationError(f"model {checkpoint.directory}: {problem} in MLX's format, or serve it by torch")
     is_gemma = checkpoint.family.startswith("gemma")

@@ -31,6 +31,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 WRAPPERS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
+    "kimi_k25": "kimi_k2",
     "mistral3": "mistral",
     "qwen3_vl": "qwen3",
 }

@@ -68,9 +68,9 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
 def _load(checkpoint: Checkpoint) -> Any:
     """Return the language model of a folder."""
     overrides = _overrides(checkpoint)
-    if not checkpoint.is_wrapped:
-        return load_model(checkpoint.directory, model_config=overrides, get_model_classes=classes_of)[0]
     text = {**checkpoint.config, **overrides}
+    if checkpoint.latents or not checkpoint.is_wrapped:
+        return load_model(checkpoint.directory, model_config=text, get_model_classes=classes_of)[0]
     model, _ = load_model(checkpoint.directory, model_config={"text_config": text, "vocab_size": text["vocab_size"]})
     return model.language_model
 

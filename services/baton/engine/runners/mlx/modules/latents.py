@@ -14,6 +14,7 @@ import numpy as np
 from mlx_lm.utils import _get_classes
 
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES, Latents
+from baton.engine.checkpoint.families import text_name
 from baton.engine.checkpoint.model_folder import is_beyond
 
 _NORM_EPSILON = 1e-6
@@ -27,6 +28,8 @@ def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
         return model_class, args_class
 
     def sanitize(self: Any, weights: dict[str, mx.array]) -> Any:
+        if any(name.startswith("language_model.") for name in weights):  # beside a tower for images
+            weights = {own: each for name, each in weights.items() if (own := text_name(name))}
         weights = {name: each for name, each in weights.items() if not is_beyond(name, self.args.num_hidden_layers)}
         for module in [name.removesuffix(".scales") for name in weights if name.endswith("kv_b_proj.scales")]:
             words, scales, biases = (weights.pop(f"{module}.{part}") for part in ("weight", "scales", "biases"))
