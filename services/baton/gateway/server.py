@@ -135,8 +135,8 @@ async def _run(
         started = int(time.time())
         pages = Pages(catalog, None if settings.is_shared else scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
-        endpoints += ModelOrders(router).endpoints()
-        if settings.has_exo_endpoints:
+        if settings.serves_administrators:
+            endpoints += ModelOrders(router).endpoints()
             exo = ExoApi(router, catalog, instances, quarantine, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:

@@ -349,8 +349,8 @@ class GatewaySettings(
     model_config = SettingsConfigDict(env_prefix="BATON_GATEWAY_")
 
     @property
-    def has_exo_endpoints(self) -> bool:
-        """Return whether exo's cluster API is served: to administrators, or where only this machine can ask."""
+    def serves_administrators(self) -> bool:
+        """Return whether orders of models and exo's cluster API are served: by a key, or to this machine alone."""
         return self.api_keys_file is not None or is_loopback(self.http_host)
 
     @property

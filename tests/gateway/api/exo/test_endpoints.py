@@ -218,24 +218,28 @@ def test_a_web_page_cannot_pin_without_asking(gateway: RunningGateway) -> None:
 )
 def test_they_are_served_on_loopback_and_behind_keys(tmp_path: Path, settings: dict[str, Any], is_served: bool) -> None:
     """Elsewhere anybody could pin."""
-    assert GatewaySettings(model_dir=tmp_path, insecure=True, **settings).has_exo_endpoints == is_served
+    assert GatewaySettings(model_dir=tmp_path, insecure=True, **settings).serves_administrators == is_served
 
 
 @pytest.fixture
 def without_exo(loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningGateway]:
     """Run a gateway whom others than this machine could ask."""
-    monkeypatch.setattr(GatewaySettings, "has_exo_endpoints", False)
+    monkeypatch.setattr(GatewaySettings, "serves_administrators", False)
     with loop.running(cluster) as running:
         yield running
 
 
 def test_where_they_are_not_served_nothing_tells_of_them(without_exo: RunningGateway) -> None:
-    """The bench endpoint stays, and the document tells of nothing else."""
+    """The bench endpoint stays, and the document tells of nothing else: nobody but an administrator orders models."""
     paths = ask(without_exo, "/openapi.json").body["paths"]
+    orders = [
+        ask(without_exo, f"/v1/models/{verb}", {"model": "x", "source": "x"}).status for verb in ("load", "unload")
+    ]
 
     assert {ask(without_exo, path).status for path in ("/models", "/state", "/state/instances", PREVIEWS)} == {404}
+    assert orders == [405, 405]
     assert "/bench/chat/completions" in paths
-    assert not any(path.startswith(("/state", "/instance", "/models")) for path in paths)
+    assert not any(path.startswith(("/state", "/instance", "/models", "/v1/models/load")) for path in paths)
 
 
 def test_with_keys_they_need_an_administrators(loop: Loop, cluster: FakeCluster, tmp_path: Any) -> None:
