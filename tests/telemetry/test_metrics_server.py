@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -34,6 +36,22 @@ def test_metrics_are_served_in_the_format_that_is_asked_for() -> None:
     assert open_metrics[1].startswith("application/openmetrics-text")
     assert open_metrics[2].endswith(b"# EOF\n")
     assert other[0] == 404
+
+
+def test_connections_that_drip_keep_nobody_out() -> None:
+    """Nor do they have a thread each: the oldest goes where there are too many."""
+    with scraped_meter() as (_, scrape), serving_metrics(scrape, "127.0.0.1", 0) as port, ExitStack() as stack:
+        begun, dripping = threading.active_count(), []
+        for _ in range(100):
+            dripping.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            dripping[-1].sendall(b"GET /metrics HTTP/1.1\r\nx: ")
+        answer = _get(port, "/metrics")
+        ended = [connection.recv(1) for connection in dripping[:60]]
+        num_threads = threading.active_count() - begun
+
+    assert answer[0] == 200
+    assert ended == [b""] * 60
+    assert num_threads <= 40
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,6 +20,8 @@ from baton.telemetry.prometheus import Scrape, content_type
 log = logging.getLogger(__name__)
 
 _MAX_IDLE_SECONDS = 10.0
+_MAX_CONNECTIONS = 32
+"""A thread each; one more ends the oldest, however it drips."""
 
 
 class MetricsSettings(BaseSettings):
@@ -40,7 +43,7 @@ def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
         ConfigurationError: If the port cannot be bound.
     """
     try:
-        server = ThreadingHTTPServer((host, port), partial(_Handler, scrape))
+        server = _Server((host, port), partial(_Handler, scrape))
     except OSError as error:
         raise ConfigurationError(f"metrics_port: cannot listen on {host}:{port}: {error.strerror}") from error
     server.daemon_threads = True
@@ -53,6 +56,28 @@ def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """Bounds its connections."""
+
+    def __init__(self, *args: Any) -> None:
+        self._connections: list[Any] = []
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread."""
+        self._connections.append(request)
+        if len(self._connections) > _MAX_CONNECTIONS:
+            with suppress(OSError):
+                self._connections.pop(0).shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with suppress(ValueError):
+            self._connections.remove(request)
+        super().shutdown_request(request)
 
 
 class _Handler(BaseHTTPRequestHandler):
