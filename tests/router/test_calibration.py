@@ -35,16 +35,32 @@ def test_a_steady_ratio_is_learnt() -> None:
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=60))
 def test_no_outcome_moves_a_factor_far(ratios: list[float]) -> None:
-    """Whatever is reported, one outcome moves the factor by at most the bound, and all together stay within theirs."""
+    """Whatever is reported, the first to a side moves the factor by at most the bound; all stay within theirs."""
     calibration: Calibration[str] = Calibration(Clock())
 
-    before = 1.0
+    before, side = 1.0, 0
     for ratio in ratios:
         calibration.add("a", ratio, 1.0)
         after = calibration.factor("a")
-        assert 1 / MAX_FACTOR_PER_OUTCOME * 0.999 <= after / before <= MAX_FACTOR_PER_OUTCOME * 1.001
+        if (after > before) - (after < before) != side:
+            assert 1 / MAX_FACTOR_PER_OUTCOME * 0.999 <= after / before <= MAX_FACTOR_PER_OUTCOME * 1.001
         assert 1 / MAX_FACTOR * 0.999 <= after <= MAX_FACTOR * 1.001
-        before = after
+        before, side = after, (after > before) - (after < before)
+
+
+def test_another_speed_is_learnt_in_four_outcomes_and_one_outlier_teaches_little() -> None:
+    """After many that were as estimated, eight times as long, again and again, or once."""
+    calibration: Calibration[str] = Calibration(Clock())
+    for name in ("turned", "hiccup"):
+        for _ in range(40):
+            calibration.add(name, 1.0, 1.0)
+        calibration.add(name, 8.0, 1.0)
+    once = calibration.factor("hiccup")
+    for _ in range(3):
+        calibration.add("turned", 8.0, 1.0)
+
+    assert once <= MAX_FACTOR_PER_OUTCOME * 1.001
+    assert calibration.factor("turned") == pytest.approx(8.0, rel=0.1)
 
 
 def test_corrections_fade_without_outcomes() -> None:

@@ -40,6 +40,8 @@ if os.environ.get("BATON_MATRIX"):
 _NUM_CLIENTS = 6
 _NUM_LATEST = 12
 """Requests by which it is judged who plays which part."""
+_MOST_SECONDS = 1.0
+"""From the turn of speeds until the first request from which on most are placed in the new parts."""
 _MOST_OUTCOMES = 200
 """Requests after which the parts must have flipped."""
 
@@ -144,15 +146,15 @@ def test_parts_flip_under_load(workers: Cluster) -> None:
     epochs = {name: workers.node(name).node.epoch for name in BOTH}
     prompts = [tuple((number + place) % 500 + 3 for place in range(400)) for number in range(_NUM_CLIENTS)]
     expected = [open_grpc(workers, Ask(prompt, 5)).outcome().token_ids for prompt in prompts]
-    outcomes, is_over = list[tuple[int, Outcome]](), threading.Event()
+    outcomes, is_over = list[tuple[int, float, Outcome]](), threading.Event()
 
     def ask(client: int) -> None:
         for number in itertools.count():
             if is_over.is_set():
                 return
-            outcomes.append(
-                (client, open_grpc(workers, Ask(prompts[client], 5, cache_salt=f"{client}-{number}")).outcome())
-            )
+            asked_at = time.monotonic()
+            stream = open_grpc(workers, Ask(prompts[client], 5, cache_salt=f"{client}-{number}"))
+            outcomes.append((client, asked_at, stream.outcome()))
 
     def are(prefill: str, decode: str) -> Callable[[], bool]:
         return lambda: _share(outcomes, prefill, decode) >= 0.75
@@ -166,20 +168,31 @@ def test_parts_flip_under_load(workers: Cluster) -> None:
         for name in BOTH:
             workers.kill(name, signal.SIGUSR1)
         workers.wait_until(are(*BOTH[::-1]), "the parts have flipped")
-        num_after, seconds = len(outcomes) - num_before, time.monotonic() - turned_at
+        num_after = len(outcomes) - num_before
     finally:
         is_over.set()
         for client in clients:
             client.join()
-    print(f"\nparts flipped {seconds:.2f} s and {num_after} requests after speeds had turned")
+    seconds = _flipped_at(outcomes, turned_at) - turned_at
+    print(
+        f"\nparts flipped {seconds:.2f} s after speeds had turned; {num_after} requests ended until most were new ones"
+    )
 
-    assert [outcome.error for _, outcome in outcomes if outcome.error] == []
-    assert all(outcome.token_ids == expected[client] for client, outcome in outcomes)
+    assert [outcome.error for _, _, outcome in outcomes if outcome.error] == []
+    assert all(outcome.token_ids == expected[client] for client, _, outcome in outcomes)
     assert num_after <= _MOST_OUTCOMES
+    assert seconds < _MOST_SECONDS
     assert {name: workers.node(name).node.epoch for name in BOTH} == epochs
 
 
-def _share(outcomes: Sequence[tuple[int, Outcome]], prefill: str, decode: str) -> float:
+def _share(outcomes: Sequence[tuple[int, float, Outcome]], prefill: str, decode: str) -> float:
     """Return how many of the latest requests were computed by one node and decoded by another."""
-    latest = [outcome.placement for _, outcome in outcomes[-_NUM_LATEST:]]
+    latest = [outcome.placement for *_, outcome in outcomes[-_NUM_LATEST:]]
     return sum((each.prefill_node_id, each.decode_node_id) == (prefill, decode) for each in latest) / _NUM_LATEST
+
+
+def _flipped_at(outcomes: Sequence[tuple[int, float, Outcome]], turned_at: float) -> float:
+    """Return when the first request was asked from which on most were placed in the new parts."""
+    asked = sorted((each for each in outcomes if each[1] > turned_at), key=lambda each: each[1])
+    ends = (number for number in range(len(asked)) if _share(asked[: number + _NUM_LATEST], *BOTH[::-1]) >= 0.75)
+    return asked[next(ends)][1]

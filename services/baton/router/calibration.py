@@ -21,13 +21,20 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 WEIGHT = 0.2
 """Weight of one outcome in the moving average."""
 MAX_FACTOR_PER_OUTCOME = 1.25
-"""Furthest that one outcome moves a factor."""
+"""Furthest that one outcome moves a factor; the next that lies as far off to the same side moves it twice as far, and
+so on: one may be chance, four are another speed."""
+_FAR_SPREADS = 2.0
+"""Spreads from which on an outcome lies far off."""
 MAX_FACTOR = 16.0
 """Bound of a factor: beyond it, the profile is wrong rather than off."""
 PRIOR_SPREAD = 0.1
 """Spread of outcomes, as a share, before there are any."""
 HALF_LIFE_SECONDS = 120.0
 """Time without outcomes after which half of a correction is forgotten: a node that looked slow is tried again."""
+DEMAND_SECONDS = 300.0
+"""What is this old weighs 1/e in the demand for a model."""
+USUAL_SECONDS = 60.0
+"""For which the usual demand weighs in beside what is observed."""
 
 
 class RatioAverage:
@@ -40,18 +47,30 @@ class RatioAverage:
         self._log_factor = 0.0
         self._variance = PRIOR_SPREAD**2
         self._updated_at_seconds = 0.0
+        self._num_far = 0  # outcomes of late that all lie as far off, to one side: that of the sign
+        self._far = 0.0
         self.num_outcomes = 0
 
     def add(self, ratio: float, now_seconds: float) -> None:
         """Take one outcome: measured / estimated, both without correction; above 0."""
         current = math.log(self.factor(now_seconds))
-        bound = math.log(MAX_FACTOR_PER_OUTCOME)
         error = math.log(ratio) - current
-        move = max(-bound, min(bound, WEIGHT * error))
+        pace = 2.0 ** self._follow(error)
+        bound = pace * math.log(MAX_FACTOR_PER_OUTCOME)
+        move = max(-bound, min(bound, min(1.0, pace * WEIGHT) * error))
         self._variance += WEIGHT * (min(error**2, math.log(MAX_FACTOR) ** 2) - self._variance)
         self._log_factor = max(-math.log(MAX_FACTOR), min(math.log(MAX_FACTOR), current + move))
         self._updated_at_seconds = now_seconds
         self.num_outcomes += 1
+
+    def _follow(self, error: float) -> int:
+        """Return how many outcomes right before lie as far off, to the same side, 3 at most."""
+        side = 1 if error > 0 else -1
+        if self._num_far * side <= 0:
+            self._num_far, self._far = 0, max(_FAR_SPREADS * self.spread, math.log(MAX_FACTOR_PER_OUTCOME))
+        before = abs(self._num_far)
+        self._num_far = side * min(3, before + 1) if abs(error) > self._far else 0
+        return before if self._num_far else 0
 
     @property
     def spread(self) -> float:
