@@ -15,7 +15,7 @@ class Request(NamedTuple):
     """What a client asks for."""
 
     method: str
-    """GET or POST."""
+    """GET, POST or PUT."""
     path: str
     """With the query."""
     headers: Mapping[str, str]
@@ -45,6 +45,8 @@ def serving(answer: Callable[[Request], Answer]) -> Iterator[str]:
 
         def do_POST(self) -> None:
             self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+        do_PUT = do_POST  # noqa: N815 - named by the library
 
         def log_message(self, *_: object) -> None:
             pass

@@ -19,8 +19,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token, namespace and the API server's authority."""
 _CALL_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
-CONFLICT = 409
-"""What there is already cannot be made."""
+NOT_FOUND, CONFLICT = 404, 409
+"""There is none; what there is already cannot be made, nor what has changed meanwhile be replaced."""
 
 
 class RefusedError(UnavailableError):
@@ -42,8 +42,8 @@ class ApiServer:
     """File of those that its certificate comes from; None: those that this machine believes."""
     namespace: str = ""
 
-    def ask(self, path: str, body: object = None) -> bytes:
-        """Return what a GET answers, or, with a body that is sent as JSON, a POST; blocks.
+    def ask(self, path: str, body: object = None, *, method: str = "") -> bytes:
+        """Return what a GET answers, or, with a body that is sent as JSON, a POST or another method; blocks.
 
         Raises:
             RefusedError: If the server answers otherwise.
@@ -51,7 +51,7 @@ class ApiServer:
         """
         data = None if body is None else json.dumps(body).encode("utf-8")
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        request = Request(f"{self.url}{path}", data, headers)  # noqa: S310 - of this pod's cluster, not a stranger's
+        request = Request(f"{self.url}{path}", data, headers, method=method or None)  # noqa: S310 - of this pod's cluster, not a stranger's
         try:
             context = ssl.create_default_context(cafile=self.authorities)
             with urlopen(request, timeout=_CALL_SECONDS, context=context) as answer:  # noqa: S310

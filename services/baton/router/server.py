@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +21,7 @@ from baton.router.admission.control import AdmissionControl
 from baton.router.in_flight import MAX_ENTRIES
 from baton.router.models import servicer as model_servicer
 from baton.router.models.desired import DesiredModels
+from baton.router.models.lease import Lease
 from baton.router.models.supervision import ModelSupervision
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
@@ -60,13 +62,14 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     )
     placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
     warm_up = WarmUp(state.nodes, settings.warm_up_seconds)
-    models = ModelSupervision(DesiredModels(settings.models_file), state)
+    lease = Lease(settings.models_lease, socket.gethostname()) if settings.models_lease else None
+    models = ModelSupervision(DesiredModels(settings.models_file, lease), state)
     servicer = RouterServicer(state, placer, registrations, warm_up, models.used_at)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     adding = partial(add_ModelServiceServicer_to_server, model_servicer.ModelServicer(models))
     server.add(model_servicer.SERVICE_NAME, adding)
-    planning = asyncio.create_task(models.run())
+    planning = asyncio.gather(models.run(), *([lease.run()] if lease else []))
     try:
         async with _joining(settings, server):
             yield server

@@ -41,6 +41,8 @@ class RouterAddressSettings(ServiceSettings):
     models_file: Path | None = None
     """TOML file of the models that machines with an agent shall serve, written back as `baton models` changes them; of
     several routers with one file, one leads. None: they are forgotten as the router ends."""
+    models_lease: str = ""
+    """Kubernetes Lease by which one of several routers leads, each with a file of its own; empty: the file's lock."""
 
 
 class LoadReportSettings(ServiceSettings):

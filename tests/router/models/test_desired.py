@@ -86,3 +86,19 @@ def test_a_model_that_cannot_be_wanted_changes_nothing(tmp_path: Path) -> None:
         desired.put(_model(pinned_machines=["a"], excluded_machines=["a"]))
     assert list(desired) == []
     assert not (tmp_path / "models.toml").exists()
+
+
+def test_a_file_that_changes_counts_and_one_with_a_mistake_does_not(tmp_path: Path) -> None:
+    """As a mounted ConfigMap is replaced by another one; what was right before goes on."""
+    file = tmp_path / "models.toml"
+    file.write_text('[[model]]\nname = "llama"\nsource = "/m"\n')
+    desired = DesiredModels(file)
+    assert desired.lead()
+    names = []
+    for text in ('[[model]]\nname = "qwen"\nsource = "/q"\n', "[[model]]\nname = 3\n"):
+        (tmp_path / "next").write_text(text)
+        (tmp_path / "next").replace(file)
+        assert desired.lead()
+        names.append([model.name for model in desired])
+
+    assert names == [["qwen"], ["qwen"]]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,9 @@ from pathlib import Path
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.internal.v1.model_service_pb2 import DesiredModel
+from baton.router.models.lease import Lease
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 300
 """Of a model that says none."""
@@ -46,13 +50,17 @@ class DesiredModels:
     """The desired state. Every change is in the file before it counts.
 
     Args:
-        file: Read when this process begins to lead; made at the first change. None: nothing outlives the process.
+        file: Read when this process begins to lead, and when somebody else changes it; made at the first change. None:
+            nothing outlives the process.
+        lease: By which one of several processes leads; None: by a lock of the file.
     """
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, lease: Lease | None = None) -> None:
         self._file = file
+        self._lease = lease
         self._models: dict[str, DesiredModel] = {}
         self._lock = -1
+        self._read_at = (0, 0)
 
     def __iter__(self) -> Iterator[DesiredModel]:
         return iter([self._models[name] for name in sorted(self._models)])
@@ -67,7 +75,10 @@ class DesiredModels:
         Raises:
             ConfigurationError: If the file cannot be read; the message names it, and the key.
         """
-        if self._file is None or self._lock >= 0:
+        if self._lease is not None and not self._lease.is_held:
+            return False
+        if self._file is None or self._lock >= 0 or self._lease is not None:
+            self._refresh()
             return True
         lock = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -76,8 +87,23 @@ class DesiredModels:
             os.close(lock)
             return False
         self._lock = lock
-        self._models = {each.name: each for each in read_desired(self._file)} if self._file.exists() else {}
+        self._refresh()
         return True
+
+    def _refresh(self) -> None:
+        """Read the file again if it is another one than before; one with a mistake does not count once one was read."""
+        if self._file is None or not self._file.exists():
+            return
+        found = self._file.stat()
+        if self._read_at == (found.st_ino, found.st_mtime_ns):
+            return
+        is_first, self._read_at = self._read_at == (0, 0), (found.st_ino, found.st_mtime_ns)
+        try:
+            self._models = {each.name: each for each in read_desired(self._file)}
+        except ConfigurationError as error:
+            if is_first:
+                raise
+            log.warning("models_file_ignored cause=%r", error.message)
 
     def close(self) -> None:
         """Let another process lead."""

@@ -111,13 +111,19 @@ class ModelSupervision:
                     self.decide()
                 except Exception:  # the edge of the task: unseen, nothing would be planned any more
                     log.exception("plan_failed")
+            else:
+                self._end_sessions()
             await asyncio.sleep(_DECIDE_SECONDS)
 
     def close(self) -> None:
-        """End all streams, as the router stops; agents go on, and come to the next one."""
+        """End all streams, as the router stops."""
+        self._end_sessions()
+        self.desired.close()
+
+    def _end_sessions(self) -> None:
+        """End all streams: agents go on, and come to whoever leads."""
         for session in self._sessions.values():
             session.end()
-        self.desired.close()
 
     def take(self, session: AgentSession, report: messages.SuperviseRequest) -> None:
         """Take the report of a machine; the last stream of a name is the machine's."""
