@@ -55,7 +55,7 @@ def _folder(path: Path) -> Path:
 
 
 def _workers(program: str) -> ModelWorkers:
-    def make(name: str, _folder: Path) -> StartedWorker:
+    def make(name: str, _folder: Path, _kv_bytes: int) -> StartedWorker:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from agent.programs import Lines, program, run
-from baton.agent.membership import AssignedWorker
 from baton.agent.server import AgentServicer, worker_command, worker_environment
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import Supervisor
@@ -64,9 +63,8 @@ def test_the_worker_gets_its_address_and_the_further_flags() -> None:
 def test_what_the_router_assigns_reaches_the_worker_as_its_environment() -> None:
     """Flags of the machine's owner win over it."""
     identity = TlsIdentity(Path("/s/node.crt"), Path("/s/node.key"), Path("/s/ca.crt"), "baton")
-    worker = AssignedWorker("decode", {"engine": "mlx", "router_address": "10.0.0.1:8010"})
 
-    environment = worker_environment(worker, identity)
+    environment = worker_environment("decode", {"engine": "mlx", "router_address": "10.0.0.1:8010"}, identity)
 
     assert environment == {
         "BATON_DECODE_ENGINE": "mlx",

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate
+from baton.capacity.planning.pricing import Demand
 from baton.router.calibration import (
+    DEMAND_SECONDS,
     HALF_LIFE_SECONDS,
     MAX_FACTOR,
     MAX_FACTOR_PER_OUTCOME,
     Calibration,
+    ObservedDemand,
     OutputLengths,
     compare,
 )
@@ -218,3 +221,30 @@ def test_a_pull_is_judged_by_its_transfer_and_waited_for() -> None:
 def test_what_went_another_way_is_not_judged(change: dict[str, str | int]) -> None:
     """It says nothing of the estimate."""
     assert compare(_PLACED, replace(_OUTCOME, **change)) is None  # type: ignore[arg-type]
+
+
+def test_demand_is_what_was_asked_of_late_and_fades() -> None:
+    """Two requests a second, of which one in four has ended; an hour later nothing is left but what is usual."""
+    clock, usual = Clock(), Demand(0.1, 1024, 256)
+    demand = ObservedDemand(clock)
+    for number in range(3000):
+        clock.seconds += 0.5
+        demand.add_placed("llama", 100)
+        if number % 4 == 0:
+            demand.add_ended("llama", 20)
+    busy = demand.of_model("llama", usual)
+    clock.seconds += 12 * DEMAND_SECONDS
+    idle = demand.of_model("llama", usual)
+
+    assert busy.requests_per_second == pytest.approx(2.0, rel=0.2)
+    assert (busy.num_prompt_tokens, busy.num_output_tokens) == (pytest.approx(100, abs=3), pytest.approx(20, abs=3))
+    assert idle.requests_per_second < usual.requests_per_second
+    assert demand.of_model("other", usual) == usual
+
+
+def test_one_request_is_no_flood() -> None:
+    """The usual demand weighs in until a minute and more has been observed."""
+    demand = ObservedDemand(Clock())
+    demand.add_placed("llama", 100)
+
+    assert demand.of_model("llama", Demand(0.1, 1024, 256)).requests_per_second == pytest.approx(7 / 60)

@@ -7,9 +7,11 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,14 +21,14 @@ import psutil
 from baton.agent.child import ChildSpec, OnLine, describe_exit
 from baton.agent.health import is_serving
 from baton.agent.supervisor import Supervisor
-from baton.capacity.reference_models import shape_of_config
+from baton.capacity.reference_models import BYTES_PER_PARAMETER, shape_of_config
 from baton.config.container_limits import usable_memory
+from baton.discovery.source import open_source
 from baton.errors import BatonError, ConfigurationError
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import MachineModel, ModelOrder
 from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.rpc.channel import open_channel
-from baton.rpc.server import split_addresses
 from baton.rpc.status import error_from_rpc
 from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, ROUTER_NAMES
 from baton.weight_transfer.fetcher import bring_model
@@ -55,8 +57,8 @@ class StartedWorker(NamedTuple):
     node_id: str
 
 
-MakeWorker = Callable[[str, Path], StartedWorker]
-"""Takes a model's name and folder; the port is a free one."""
+MakeWorker = Callable[[str, Path, int], StartedWorker]
+"""Takes a model's name and folder, and its memory for K and V, 0: the worker chooses. The port is a free one."""
 
 
 class ModelWorkers:
@@ -90,15 +92,16 @@ class ModelWorkers:
 
     async def run(self, router_address: str) -> NoReturn:
         """Report to whichever router leads, and obey it, until cancelled; then all workers end."""
-        routers = [(address, name) for address in split_addresses(router_address) for name in ROUTER_NAMES]
+        addresses: set[str] = set()
+        watching = asyncio.ensure_future(open_source(router_address).run(lambda found: _replace_all(addresses, found)))
         try:
             while True:
-                for address, name in routers:
+                for address, name in product(sorted(addresses), ROUTER_NAMES):
                     with suppress(UnreachableRouterError):
                         await self._follow(address, name)
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
-            tasks = [*(task for _, task in self._works.values()), *self._leaving]
+            tasks = [watching, *(task for _, task in self._works.values()), *self._leaving]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -216,12 +219,15 @@ class _ModelWork:
         num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         num_bytes = num_bytes * (self._parameter_bytes or 2) // _stored_bytes(config, self._parameter_bytes or 2)
         self._state.weight_byte_count = self._state.total_byte_count = max(1, num_bytes)
-        self._state.shape.CopyFrom(shape_to_proto(shape_of_config(config, max(1, num_bytes))))
+        shape = shape_of_config(config, max(1, num_bytes))
+        kv_bytes = shape.kv_bytes_per_token * (self._parameter_bytes or 2) // BYTES_PER_PARAMETER
+        self._state.shape.CopyFrom(shape_to_proto(replace(shape, kv_bytes_per_token=kv_bytes)))
         self._state.stage = messages.MODEL_STAGE_STORED
         return folder
 
     async def _serve(self, folder: Path) -> None:
-        started = self._make_worker(self._order.name, folder)
+        self._state.kv_byte_count = self._order.kv_byte_count
+        started = self._make_worker(self._order.name, folder, self._order.kv_byte_count)
         self._state.stage, self._state.node_id = messages.MODEL_STAGE_LOADED, started.node_id
         self._supervisor = Supervisor(started.child, self._on_line, gives_up=self._gives_up)
         checking = asyncio.ensure_future(self._check(started.address))
@@ -275,6 +281,11 @@ class _ModelWork:
         self._state.stage = messages.MODEL_STAGE_ABSENT if is_absent else messages.MODEL_STAGE_FAILED
         self._state.problem = problem[:500]
         log.warning("model_failed model=%s cause=%r", self._order.name, problem)
+
+
+def _replace_all(known: set[str], found: Iterable[str]) -> None:
+    known.clear()
+    known.update(found)
 
 
 def slug_of(name: str) -> str:

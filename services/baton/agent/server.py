@@ -12,7 +12,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
@@ -27,14 +26,11 @@ from baton.errors import UnavailableError
 from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.access import OWN, current_caller
-from baton.security.tls import TlsIdentity, secured_by
+from baton.security.tls import TlsIdentity, current_identity, secured_by
 from baton.weight_transfer.pace import Pace
 from baton.weight_transfer.service import SERVICE_NAME as WEIGHT_SERVICE_NAME
 from baton.weight_transfer.service import WeightServicer
 from baton.wire.quantities import duration_from_seconds
-
-if TYPE_CHECKING:
-    from baton.agent.membership import AssignedWorker
 
 log = logging.getLogger(__name__)
 
@@ -101,11 +97,13 @@ def worker_command(settings: AgentSettings, role: str) -> Sequence[str]:
     )
 
 
-def worker_environment(worker: AssignedWorker, identity: TlsIdentity) -> Mapping[str, str]:
-    """Return what a joined machine's worker runs, as settings in its environment, where flags win over them."""
-    files = {"tls_cert_file": identity.cert_file, "tls_key_file": identity.key_file, "tls_ca_file": identity.ca_file}
-    values = {**worker.settings, **files, "tls_server_name": identity.server_name}
-    return {f"BATON_{worker.role}_{name}".upper(): str(value) for name, value in values.items()}
+def worker_environment(role: str, settings: Mapping[str, str], identity: TlsIdentity | None) -> Mapping[str, str]:
+    """Return what a machine's worker runs, as settings in its environment, where flags win over them."""
+    values: dict[str, object] = {**settings}
+    if identity:
+        files = {"tls_cert_file": identity.cert_file, "tls_key_file": identity.key_file}
+        values |= {**files, "tls_ca_file": identity.ca_file, "tls_server_name": identity.server_name}
+    return {f"BATON_{role}_{name}".upper(): str(value) for name, value in values.items()}
 
 
 async def serve(settings: AgentSettings) -> None:
@@ -122,7 +120,10 @@ async def serve(settings: AgentSettings) -> None:
             with running_agent(settings.state_folder):
                 await _join_and_supervise(settings, stop)
         else:
-            await _supervise(settings, worker_command(settings, settings.worker_role), {}, stop)
+            async with asyncio.TaskGroup() as group:
+                models = group.create_task(_run_models(settings, {}, settings.router_address, current_identity()))
+                await _supervise(settings, worker_command(settings, settings.worker_role), {}, stop)
+                models.cancel()
     finally:
         stop.cancel()
 
@@ -147,37 +148,46 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
     with secured_by(joiner.identity):
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(joiner.renew(joined.certificate))
-            models = group.create_task(_run_models(settings, joined.worker, joiner.identity))
-            command = worker_command(settings, joined.worker.role)
-            await _supervise(settings, command, worker_environment(joined.worker, joiner.identity), stop)
+            role, given = joined.worker.role, joined.worker.settings
+            models = group.create_task(_run_models(settings, given, given["router_address"], joiner.identity))
+            environment = worker_environment(role, given, joiner.identity)
+            await _supervise(settings, worker_command(settings, role), environment, stop)
             renewing.cancel()
             models.cancel()
 
 
-async def _run_models(settings: AgentSettings, worker: AssignedWorker, identity: TlsIdentity) -> None:
+_OWN_FLAGS = ("--model-dir", "--model-name", "--fast-port", "--metrics-port", "--tls-health-port")
+"""Of a machine's own worker, which further ones do without."""
+
+
+async def _run_models(
+    settings: AgentSettings, values: Mapping[str, str], router_address: str, identity: TlsIdentity | None
+) -> None:
     """Serve further models as the router orders, until cancelled; each in a worker as the machine's own one."""
+    if not router_address:
+        return
     arguments, given = [], iter(shlex.split(settings.worker_arguments))
     for argument in given:
-        if argument.startswith(("--model-dir", "--model-name")):
+        if argument.startswith(_OWN_FLAGS):
             _ = argument if "=" in argument else next(given, "")
             continue
         arguments.append(argument)
 
-    def make(name: str, folder: Path) -> StartedWorker:
+    def make(name: str, folder: Path, kv_bytes: int) -> StartedWorker:
         with socket.socket() as free:
             free.bind((settings.host, 0))
             port = free.getsockname()[1]
         node_id = f"{settings.node_id}{OWN}{slug_of(name)}"[:63].rstrip("-")
-        own = {**worker.settings, "model_dir": str(folder), "model_name": name}
+        own = {**values, "model_dir": str(folder), "model_name": name, "planned_kv_bytes": str(kv_bytes)}
         command = (sys.executable, "-m", "baton.cli", "serve", "worker", f"--host={settings.host}", f"--port={port}")
-        environment = worker_environment(worker._replace(role="worker", settings=own), identity)
+        environment = worker_environment("worker", own, identity)
         child = ChildSpec(node_id, (*command, f"--node-id={node_id}", *arguments), environment)
         return StartedWorker(child, host_port(settings.host, port), node_id)
 
-    parameter_bytes = 4 if worker.settings.get("dtype", "float32") == "float32" else 2
+    parameter_bytes = 4 if values.get("dtype", "float32") == "float32" else 2
     lends_at = host_port(settings.host, settings.port) if settings.port else ""
     models = ModelWorkers(settings.node_id, make, parameter_bytes, _show, lends_at)
-    await models.run(worker.settings["router_address"])
+    await models.run(router_address)
 
 
 def _show(_name: str, line: str) -> None:

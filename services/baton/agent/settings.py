@@ -99,6 +99,9 @@ class AgentSettings(SupervisedWorkerSettings, MembershipSettings, WeightSettings
     """Address on which agent and worker listen."""
     port: int = Field(default=8040, ge=0, le=65535)
     """Port of the agent; 0: any free one."""
+    router_address: str = ""
+    """Routers by whose orders a machine that joins none serves further models: host:port, of several with commas, or
+    kubernetes://SERVICE[.NAMESPACE]:PORT; empty: it serves none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 

@@ -122,6 +122,7 @@ def _load_torch_runner(settings: NodeSettings, chosen: Computing, bounds: PoolBo
         memory_share=settings.device_memory_share,
         beside_bytes=bounds.beside_bytes,
         beside_cause=bounds.beside_cause,
+        planned_bytes=bounds.planned_bytes,
         weight_dtype=settings.weight_dtype,
         adapters=settings.adapter_folders,
     )

@@ -25,7 +25,8 @@ LONE_PROMPT = "lone_prompt_bytes"
 
 def pool_bounds(settings: NodeSettings) -> PoolBounds:
     """Return what settings say of the room for blocks, before the model is loaded."""
-    bounds = PoolBounds(settings.device_memory_share, settings.max_batch_size, settings.max_step_tokens)
+    share, planned_bytes = settings.device_memory_share, settings.planned_kv_bytes
+    bounds = PoolBounds(share, settings.max_batch_size, settings.max_step_tokens, planned_bytes=planned_bytes)
     return leave_room(bounds, settings.memory_claims(), usable_memory(), machine_memory())
 
 

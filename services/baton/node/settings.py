@@ -156,6 +156,9 @@ class KvCacheSettings(ServiceSettings):
     num_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, or
     as many as one sequence of the model's context needs, but no more than a quarter of its free memory holds."""
+    planned_kv_bytes: int = Field(default=0, ge=0)
+    """Size of the pool where num_blocks is auto, as far as there is room: a plan's for the load that it expects. 0: as
+    num_blocks says."""
     device_memory_share: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory that this node may take where num_blocks is auto, weights included; nodes on one GPU
     share it out."""

@@ -11,6 +11,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 from baton.capacity.cost import expected_seconds
 from baton.capacity.placement_table import TermComparison, compare_terms
+from baton.capacity.planning.pricing import Demand
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
 from baton.telemetry import names
@@ -133,6 +134,62 @@ class OutputLengths:
     def mean(self, model_id: str) -> float | None:
         """Return the mean of a model; None before the first request has finished."""
         return self._means.get(model_id)
+
+
+class _Sums:
+    """Of one model; what is `DEMAND_SECONDS` old weighs 1/e."""
+
+    def __init__(self, now_seconds: float) -> None:
+        self.updated_at_seconds = now_seconds
+        self.seconds = 0.0
+        self.num_placed = self.prompt_tokens = self.num_ended = self.output_tokens = 0.0
+
+    def fade(self, now_seconds: float) -> None:
+        kept = math.exp(min(0.0, self.updated_at_seconds - now_seconds) / DEMAND_SECONDS)
+        self.updated_at_seconds = now_seconds
+        self.seconds = self.seconds * kept + DEMAND_SECONDS * (1 - kept)
+        self.num_placed, self.prompt_tokens = self.num_placed * kept, self.prompt_tokens * kept
+        self.num_ended, self.output_tokens = self.num_ended * kept, self.output_tokens * kept
+
+
+class ObservedDemand:
+    """What has been asked of each model of late; until there is enough of that, what is usual weighs in.
+
+    A router sees the outcomes of all requests but places only its own, and those that wait have no outcome yet:
+    whichever are more tell the rate.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._sums: dict[str, _Sums] = {}
+
+    def add_placed(self, model_id: str, num_prompt_tokens: int) -> None:
+        """Take a request that begins."""
+        sums = self._faded(model_id)
+        sums.num_placed += 1
+        sums.prompt_tokens += num_prompt_tokens
+
+    def add_ended(self, model_id: str, num_output_tokens: int) -> None:
+        """Take a request that has ended."""
+        sums = self._faded(model_id)
+        sums.num_ended += 1
+        sums.output_tokens += num_output_tokens
+
+    def of_model(self, model_id: str, usual: Demand) -> Demand:
+        """Return what is expected of a model's requests."""
+        sums = self._faded(model_id)
+        num_requests = USUAL_SECONDS * usual.requests_per_second + max(sums.num_placed, sums.num_ended)
+        return Demand(
+            num_requests / (USUAL_SECONDS + sums.seconds),
+            round((usual.num_prompt_tokens + sums.prompt_tokens) / (1 + sums.num_placed)),
+            round((usual.num_output_tokens + sums.output_tokens) / (1 + sums.num_ended)),
+        )
+
+    def _faded(self, model_id: str) -> _Sums:
+        now = self._clock()
+        sums = self._sums.setdefault(model_id, _Sums(now))
+        sums.fade(now)
+        return sums
 
 
 Term = Literal["queue", "prefill", "transfer", "pull", "step", "start", "total"]

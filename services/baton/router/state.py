@@ -11,7 +11,7 @@ from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, Link, PlacementRequest, blocks_for
 from baton.kv.hashing import Adapter
-from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
+from baton.router.calibration import Calibration, Comparison, ObservedDemand, OutputLengths, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
@@ -56,6 +56,8 @@ class RouterState:
         self.queue_calibration: Calibration[str] = Calibration(clock)
         self._clock = clock
         self._output_lengths = OutputLengths()
+        self.demand = ObservedDemand(clock)
+        """What is asked of each model."""
         self._placed = PlacementLedger(clock, limits.assumed_ttl_seconds)
         self._streams = StreamsInFlight(clock)
         self._recent: dict[str, RecentWork] = {}
@@ -201,6 +203,7 @@ class RouterState:
             work = PlacedWork(begin, request.num_prompt_tokens, num_blocks, is_export=True)
             self._placed.add(placement_id, candidate.prefill_node_id, work)
         self._account_stream(placement_id, candidate, estimate)
+        self.demand.add_placed(decoder.description.model_id, request.num_prompt_tokens)
         self._num_placements += 1
         for node in (decoder, prefiller):
             if node is not None:
@@ -246,6 +249,8 @@ class RouterState:
         placed = self._awaited.take(outcome.placement_id)
         self._snapshots.changed(*_node_ids(outcome), *(_node_ids(placed.candidate) if placed else ()))
         decoder = self.nodes.get(outcome.decode_node_id)
+        if decoder and outcome.num_completion_tokens:
+            self.demand.add_ended(decoder.description.model_id, outcome.num_completion_tokens)
         if placed is None or decoder is None:
             return None
         if outcome.num_completion_tokens:

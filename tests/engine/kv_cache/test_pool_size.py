@@ -189,3 +189,13 @@ def test_what_is_chosen_always_fits(total: int, own: int, free: int, share: floa
     assert 1 <= num_blocks <= memory.free_bytes // MODEL.block_bytes
     if not is_main:
         assert num_blocks * MODEL.block_bytes + memory.own_bytes <= memory.total_bytes * share
+
+
+@pytest.mark.parametrize("memory", [GPU, CPU])
+def test_a_plan_says_how_large_a_pool_is_where_there_is_room(memory: DeviceMemory) -> None:
+    """Neither all of a GPU, nor the usual number on a CPU; where there is less room, what there is."""
+    planned = PoolBounds(planned_bytes=100 * MODEL.block_bytes)
+    small = memory._replace(free_bytes=WORKSPACE + RESERVE_BYTES + 10 * MODEL.block_bytes)
+
+    assert blocks(memory, bounds=planned) == 100
+    assert 10 <= blocks(small, bounds=replace(planned, planned_bytes=GB * 100)) < 1100

@@ -41,6 +41,7 @@ class FakeMachine:
                 shape=shape_to_proto(LLAMA_3_1_8B),
                 weight_byte_count=WEIGHTS,
                 held_byte_count=WEIGHTS if name in served else 0,
+                kv_byte_count=orders[name].kv_byte_count,
             )
             for name in orders
         ]
@@ -60,8 +61,8 @@ class Cluster:
     def __init__(self, *machines: FakeMachine) -> None:
         self.now = 1000.0
         limits = StateLimits(stuck_seconds=1, silent_seconds=1, assumed_ttl_seconds=1)
-        state = RouterState(lambda: self.now, limits)
-        self.supervision = ModelSupervision(DesiredModels(), state, lambda: self.now, lambda: 1)
+        self.state = RouterState(lambda: self.now, limits)
+        self.supervision = ModelSupervision(DesiredModels(), self.state, lambda: self.now, lambda: 1)
         self.machines = {machine.name: machine for machine in machines}
         self.away: set[str] = set()
 
@@ -206,3 +207,37 @@ def test_requests_for_two_models_that_share_one_place_load_each_a_bounded_number
         cluster.step(1)
 
     assert 2 <= len(cluster.loads) <= 6
+
+
+def test_the_model_that_is_asked_for_more_gets_the_third_machine() -> None:
+    """One place each, and a further one for whichever is in demand; that follows what is asked."""
+    cluster = Cluster(*(FakeMachine(name, 24) for name in "abc"))
+    for name in ("one", "two"):
+        cluster.supervision.want(_wanted(name))
+    cluster.step(40)
+    for name in ("one", "two"):
+        for _ in range(90):  # a quarter of an hour
+            for _ in range(40):
+                cluster.state.demand.add_placed(name, 2000)
+            cluster.step(1, seconds=10.0)
+        counts = {each: sum(each in machine.held for machine in cluster.machines.values()) for each in ("one", "two")}
+
+        assert counts == {name: 2, ({"one", "two"} - {name}).pop(): 1}
+
+
+def test_a_worker_gets_memory_for_the_expected_load_and_keeps_it() -> None:
+    """Another model finds the rest free, not what the first one has been given and not touched yet."""
+    machine = FakeMachine("a", 100)
+    cluster = Cluster(machine)
+    cluster.supervision.want(_wanted("one"))
+    cluster.step()
+    given = machine.session.orders["one"].kv_byte_count
+    for name in ("two", "three", "four", "five"):
+        cluster.supervision.want(_wanted(name))
+        cluster.step()
+    orders = [order for order in machine.session.orders.values() if order.is_served]
+
+    assert given >= 1280 * LLAMA_3_1_8B.kv_bytes_per_token
+    assert len(orders) > 1
+    assert sum(WEIGHTS + order.kv_byte_count for order in orders) < 100 * GIGABYTE
+    assert machine.session.orders["one"].kv_byte_count == given

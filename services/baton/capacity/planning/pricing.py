@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.capacity import cost
@@ -26,6 +26,8 @@ BATCH = 16
 _SPARE = 720_720
 """Divisible by 1 to 16: what a model's k-th holder is worth where holders cost nothing is a k-th of it."""
 _BLOCK_TOKENS = 16
+_KV_PARTS = 4
+"""Of what weights leave of a machine, one is for K and V of the requests that a model is expected to have at once."""
 UNIT = 1e-9
 """Costs are compared in whole billionths of a request, so that sums do not depend on their order."""
 _STEEP_SHARE = 0.95
@@ -55,6 +57,8 @@ class Machine:
     """Models that it holds."""
     unusable_reason: str = ""
     """Why it can hold nothing; empty if it can."""
+    pools: Mapping[str, int] = field(default_factory=dict)
+    """Bytes for K and V that workers of models which it holds have; without one: as many as are expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +231,24 @@ class Pricer:
         return Option(mask, routed, price, loads, self._memory(mask, rates))
 
     def _memory(self, mask: int, rates: Sequence[tuple[_Route, float]]) -> tuple[int, ...]:
-        """Return the bytes on each machine: weights, workspace, and K and V of what is there at once, one at least."""
+        """Return the bytes on each machine: weights, workspace, and K and V of what is there at once, one at least.
+
+        K and V of more than one take a quarter of what weights leave at most: a model with less serves, too, and
+        another one may have to fit beside it. A worker that runs keeps what it has.
+        """
         at_once = [0.0] * len(self._machines)
         for route, rate in rates:
             for index, takes in enumerate(route.shares):
                 at_once[index] += rate * route.seconds if takes else 0.0
         demand = self.wanted.demand
         kv_bytes = (demand.num_prompt_tokens + demand.num_output_tokens) * self.wanted.shape.kv_bytes_per_token
-        return tuple(
-            math.ceil(max(1.0, count)) * kv_bytes + self.wanted.fixed_bytes if mask >> index & 1 else 0
-            for index, count in enumerate(at_once)
-        )
+        fixed_bytes, needed = self.wanted.fixed_bytes, []
+        for index, (machine, count) in enumerate(zip(self._machines, at_once, strict=True)):
+            most = max(1, (machine.usable_bytes - fixed_bytes) // (_KV_PARTS * kv_bytes))
+            expected = min(math.ceil(max(1.0, count)), most) * kv_bytes
+            pool = max(expected, machine.pools.get(self.wanted.name, 0))
+            needed.append(fixed_bytes + pool if mask >> index & 1 else 0)
+        return tuple(needed)
 
 
 def _as_worker(machine: Machine, wanted: WantedModel) -> NodeSnapshot:
@@ -251,8 +262,9 @@ def _as_worker(machine: Machine, wanted: WantedModel) -> NodeSnapshot:
 def queue_cost(share: float) -> int:
     """Return how many requests wait on average where a machine is busy for this part of its time, in billionths.
 
-    Source: share²/(1 - share), those beyond the served where turns are shared (M/M/1); its tangent where steep.
+    Source: share²/(1 - share), those beyond the served where turns are shared (M/M/1); its parabola where steep: it
+    counts, too, whether one machine or two have far too much to do.
     """
     at = min(share, _STEEP_SHARE)
-    slope = (2 * at - at * at) / (1 - at) ** 2
-    return math.floor((at * at / (1 - at) + slope * (share - at)) / UNIT)
+    slope, beyond = (2 * at - at * at) / (1 - at) ** 2, share - at
+    return math.floor((at * at / (1 - at) + slope * beyond + beyond * beyond / (1 - at) ** 3) / UNIT)

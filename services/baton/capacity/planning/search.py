@@ -19,6 +19,9 @@ from baton.capacity.snapshot import Link
 EXACT_MACHINES = 6
 """So many machines at most are searched exhaustively."""
 
+_USUAL_TOKENS = 32_768
+"""Of a pool, for a prefix cache of several conversations."""
+
 Holders = Mapping[str, frozenset[str]]
 """The machines that hold each model."""
 
@@ -51,8 +54,21 @@ class ModelPlan:
     def kv_bytes(self, name: str, machine_id: str) -> int:
         """Return the memory for K and V of a model that a holder needs for the expected load."""
         wanted = next(each for each in self.wanted if each.name == name)
-        index = next(index for index, each in enumerate(self.machines) if each.machine_id == machine_id)
-        return max(0, self.option(name).memory[index] - wanted.fixed_bytes)
+        return max(0, self.option(name).memory[self._index(machine_id)] - wanted.fixed_bytes)
+
+    def pool_bytes(self, name: str, machine_id: str) -> int:
+        """Return the memory for K and V that a holder is given: four times its need, and room for the longest context.
+
+        No more than a quarter of what the plan leaves free comes to the need, so that further models find room.
+        """
+        index, shape = self._index(machine_id), next(each.shape for each in self.wanted if each.name == name)
+        needed = self.kv_bytes(name, machine_id)
+        left = self.machines[index].usable_bytes - sum(option.memory[index] for option in self.options)
+        useful = max(3 * needed, max(shape.max_context_tokens, _USUAL_TOKENS) * shape.kv_bytes_per_token)
+        return needed + min(useful, max(0, left) // 4)
+
+    def _index(self, machine_id: str) -> int:
+        return next(index for index, each in enumerate(self.machines) if each.machine_id == machine_id)
 
     def part(self, name: str, machine_id: str) -> str:
         """Return what a holder will probably do for a model: prefill, decode, both, or wait as a spare."""

@@ -245,12 +245,13 @@ def model_workers(site: LocalCluster, nodes: Sequence[NodeSpec], plans: Sequence
     addresses = {plan.role: plan.address for plan in plans}
     spec = replace(nodes[0], role="worker", count=1)
 
-    def make(name: str, folder: Path) -> StartedWorker:
+    def make(name: str, folder: Path, kv_bytes: int) -> StartedWorker:
         node_id = f"worker-{slug_of(name)}"
         port = free_ports(site.host, (node_id,), preferred={})[node_id]
         own = replace(site, model_dir=folder, model_name=name, lora="")
         ports = {node_id: port} | {role: int(addresses[role].rpartition(":")[2]) for role in ("router", "cache-index")}
-        plan = _worker(own, node_id, spec, ports, len(nodes) + 1)
+        planned = replace(spec, options={"planned_kv_bytes": str(kv_bytes), **spec.options})
+        plan = _worker(own, node_id, planned, ports, len(nodes) + 1)
         return StartedWorker(plan.child, plan.address, node_id)
 
     return make

@@ -33,6 +33,8 @@ class PoolBounds:
     """Main memory that others of this process need, which no pool there may take."""
     beside_cause: str = ""
     """Who they are, in words."""
+    planned_bytes: int = 0
+    """What the pool takes if there is room, and no more; 0: nobody says."""
 
 
 DEFAULT_BOUNDS = PoolBounds()
@@ -153,6 +155,10 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
         if allowed > memory.free_bytes:
             source = f"the {told(memory.free_bytes)} that are free beside the model"
         why_left = f"{source}, less {told(workspace)} of the largest pass and {told(RESERVE_BYTES)} in reserve"
+    if bounds.planned_bytes:
+        num_useful, why_useful = max(1, bounds.planned_bytes // model.block_bytes), "planned_kv_bytes says so"
+        if memory.is_main:
+            left, why_left = free_bytes, f"the {told(free_bytes)} that are free"
     num_fitting = max(0, left) // (model.block_bytes + model.row_bytes)
     if num_useful <= num_fitting:
         return PoolSize(num_useful, why_useful)

@@ -16,7 +16,7 @@ from baton.internal.v1 import node_pb2 as baton_dot_internal_dot_v1_dot_node__pb
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%baton/internal/v1/model_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf0\x01\n\x0c\x44\x65siredModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x19\n\x11min_replica_count\x18\x03 \x01(\x05\x12\x19\n\x11max_replica_count\x18\x04 \x01(\x05\x12\x17\n\x0fpinned_machines\x18\x05 \x03(\t\x12\x19\n\x11\x65xcluded_machines\x18\x06 \x03(\t\x12\x14\n\x0cis_on_demand\x18\x07 \x01(\x08\x12-\n\nkeep_alive\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bis_unloaded\x18\t \x01(\x08\"\x81\x02\n\x0cMachineModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\x05stage\x18\x02 \x01(\x0e\x32\x1d.baton.internal.v1.ModelStage\x12\x17\n\x0f\x64one_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10total_byte_count\x18\x04 \x01(\x03\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12,\n\x05shape\x18\x06 \x01(\x0b\x32\x1d.baton.internal.v1.ModelShape\x12\x19\n\x11weight_byte_count\x18\x07 \x01(\x03\x12\x17\n\x0fheld_byte_count\x18\x08 \x01(\x03\x12\x0f\n\x07node_id\x18\t \x01(\t\"\xd2\x02\n\nModelState\x12\x30\n\x07\x64\x65sired\x18\x01 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModel\x12,\n\x05stage\x18\x02 \x01(\x0e\x32\x1d.baton.internal.v1.ModelStage\x12=\n\x08machines\x18\x03 \x03(\x0b\x32+.baton.internal.v1.ModelState.MachinesEntry\x12\x15\n\rserving_count\x18\x04 \x01(\x05\x12+\n\x08ready_in\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07problem\x18\x06 \x01(\t\x1aP\n\rMachinesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.baton.internal.v1.MachineModel:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"\x82\x02\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x1d.baton.internal.v1.ModelState\x12\x62\n\x18machine_free_byte_counts\x18\x02 \x03(\x0b\x32@.baton.internal.v1.ListModelsResponse.MachineFreeByteCountsEntry\x12\x0c\n\x04plan\x18\x03 \x03(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x1a<\n\x1aMachineFreeByteCountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa0\x01\n\x12\x43hangeModelRequest\x12/\n\x04load\x18\x01 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModelH\x00\x12\r\n\x03use\x18\x02 \x01(\tH\x00\x12\x10\n\x06unload\x18\x03 \x01(\tH\x00\x12.\n\x03pin\x18\x04 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModelH\x00\x42\x08\n\x06\x63hange\"C\n\x13\x43hangeModelResponse\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.baton.internal.v1.ModelState\"\xc8\x01\n\x10SuperviseRequest\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x17\n\x0f\x66ree_byte_count\x18\x02 \x01(\x03\x12/\n\x06models\x18\x03 \x03(\x0b\x32\x1f.baton.internal.v1.MachineModel\x12/\n\x07profile\x18\x04 \x01(\x0b\x32\x1e.baton.internal.v1.NodeProfile\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x16\n\x0eweight_address\x18\x06 \x01(\t\"\x7f\n\nModelOrder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x11\n\tis_served\x18\x03 \x01(\x08\x12\x15\n\rkv_byte_count\x18\x04 \x01(\x03\x12\x18\n\x10weight_addresses\x18\x05 \x03(\t\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x03\"Q\n\x11SuperviseResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12-\n\x06orders\x18\x02 \x03(\x0b\x32\x1d.baton.internal.v1.ModelOrder*\xd6\x01\n\nModelStage\x12\x1b\n\x17MODEL_STAGE_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_STAGE_ABSENT\x10\x01\x12\x18\n\x14MODEL_STAGE_FETCHING\x10\x02\x12\x16\n\x12MODEL_STAGE_STORED\x10\x03\x12\x16\n\x12MODEL_STAGE_LOADED\x10\x04\x12\x17\n\x13MODEL_STAGE_SERVING\x10\x05\x12\x18\n\x14MODEL_STAGE_DRAINING\x10\x06\x12\x16\n\x12MODEL_STAGE_FAILED\x10\x07\x32\xa3\x02\n\x0cModelService\x12Y\n\nListModels\x12$.baton.internal.v1.ListModelsRequest\x1a%.baton.internal.v1.ListModelsResponse\x12\\\n\x0b\x43hangeModel\x12%.baton.internal.v1.ChangeModelRequest\x1a&.baton.internal.v1.ChangeModelResponse\x12Z\n\tSupervise\x12#.baton.internal.v1.SuperviseRequest\x1a$.baton.internal.v1.SuperviseResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%baton/internal/v1/model_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf0\x01\n\x0c\x44\x65siredModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x19\n\x11min_replica_count\x18\x03 \x01(\x05\x12\x19\n\x11max_replica_count\x18\x04 \x01(\x05\x12\x17\n\x0fpinned_machines\x18\x05 \x03(\t\x12\x19\n\x11\x65xcluded_machines\x18\x06 \x03(\t\x12\x14\n\x0cis_on_demand\x18\x07 \x01(\x08\x12-\n\nkeep_alive\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bis_unloaded\x18\t \x01(\x08\"\x98\x02\n\x0cMachineModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\x05stage\x18\x02 \x01(\x0e\x32\x1d.baton.internal.v1.ModelStage\x12\x17\n\x0f\x64one_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10total_byte_count\x18\x04 \x01(\x03\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12,\n\x05shape\x18\x06 \x01(\x0b\x32\x1d.baton.internal.v1.ModelShape\x12\x19\n\x11weight_byte_count\x18\x07 \x01(\x03\x12\x17\n\x0fheld_byte_count\x18\x08 \x01(\x03\x12\x0f\n\x07node_id\x18\t \x01(\t\x12\x15\n\rkv_byte_count\x18\n \x01(\x03\"\xd2\x02\n\nModelState\x12\x30\n\x07\x64\x65sired\x18\x01 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModel\x12,\n\x05stage\x18\x02 \x01(\x0e\x32\x1d.baton.internal.v1.ModelStage\x12=\n\x08machines\x18\x03 \x03(\x0b\x32+.baton.internal.v1.ModelState.MachinesEntry\x12\x15\n\rserving_count\x18\x04 \x01(\x05\x12+\n\x08ready_in\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07problem\x18\x06 \x01(\t\x1aP\n\rMachinesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.baton.internal.v1.MachineModel:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"\x82\x02\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x1d.baton.internal.v1.ModelState\x12\x62\n\x18machine_free_byte_counts\x18\x02 \x03(\x0b\x32@.baton.internal.v1.ListModelsResponse.MachineFreeByteCountsEntry\x12\x0c\n\x04plan\x18\x03 \x03(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x1a<\n\x1aMachineFreeByteCountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa0\x01\n\x12\x43hangeModelRequest\x12/\n\x04load\x18\x01 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModelH\x00\x12\r\n\x03use\x18\x02 \x01(\tH\x00\x12\x10\n\x06unload\x18\x03 \x01(\tH\x00\x12.\n\x03pin\x18\x04 \x01(\x0b\x32\x1f.baton.internal.v1.DesiredModelH\x00\x42\x08\n\x06\x63hange\"C\n\x13\x43hangeModelResponse\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.baton.internal.v1.ModelState\"\xc8\x01\n\x10SuperviseRequest\x12\x12\n\nmachine_id\x18\x01 \x01(\t\x12\x17\n\x0f\x66ree_byte_count\x18\x02 \x01(\x03\x12/\n\x06models\x18\x03 \x03(\x0b\x32\x1f.baton.internal.v1.MachineModel\x12/\n\x07profile\x18\x04 \x01(\x0b\x32\x1e.baton.internal.v1.NodeProfile\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x16\n\x0eweight_address\x18\x06 \x01(\t\"\x7f\n\nModelOrder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x11\n\tis_served\x18\x03 \x01(\x08\x12\x15\n\rkv_byte_count\x18\x04 \x01(\x03\x12\x18\n\x10weight_addresses\x18\x05 \x03(\t\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x03\"Q\n\x11SuperviseResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12-\n\x06orders\x18\x02 \x03(\x0b\x32\x1d.baton.internal.v1.ModelOrder*\xd6\x01\n\nModelStage\x12\x1b\n\x17MODEL_STAGE_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_STAGE_ABSENT\x10\x01\x12\x18\n\x14MODEL_STAGE_FETCHING\x10\x02\x12\x16\n\x12MODEL_STAGE_STORED\x10\x03\x12\x16\n\x12MODEL_STAGE_LOADED\x10\x04\x12\x17\n\x13MODEL_STAGE_SERVING\x10\x05\x12\x18\n\x14MODEL_STAGE_DRAINING\x10\x06\x12\x16\n\x12MODEL_STAGE_FAILED\x10\x07\x32\xa3\x02\n\x0cModelService\x12Y\n\nListModels\x12$.baton.internal.v1.ListModelsRequest\x1a%.baton.internal.v1.ListModelsResponse\x12\\\n\x0b\x43hangeModel\x12%.baton.internal.v1.ChangeModelRequest\x1a&.baton.internal.v1.ChangeModelResponse\x12Z\n\tSupervise\x12#.baton.internal.v1.SuperviseRequest\x1a$.baton.internal.v1.SuperviseResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,32 +27,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELSTATE_MACHINESENTRY']._serialized_options = b'8\001'
   _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._loaded_options = None
   _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._serialized_options = b'8\001'
-  _globals['_MODELSTAGE']._serialized_start=1896
-  _globals['_MODELSTAGE']._serialized_end=2110
+  _globals['_MODELSTAGE']._serialized_start=1919
+  _globals['_MODELSTAGE']._serialized_end=2133
   _globals['_DESIREDMODEL']._serialized_start=123
   _globals['_DESIREDMODEL']._serialized_end=363
   _globals['_MACHINEMODEL']._serialized_start=366
-  _globals['_MACHINEMODEL']._serialized_end=623
-  _globals['_MODELSTATE']._serialized_start=626
-  _globals['_MODELSTATE']._serialized_end=964
-  _globals['_MODELSTATE_MACHINESENTRY']._serialized_start=884
-  _globals['_MODELSTATE_MACHINESENTRY']._serialized_end=964
-  _globals['_LISTMODELSREQUEST']._serialized_start=966
-  _globals['_LISTMODELSREQUEST']._serialized_end=985
-  _globals['_LISTMODELSRESPONSE']._serialized_start=988
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1246
-  _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._serialized_start=1186
-  _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._serialized_end=1246
-  _globals['_CHANGEMODELREQUEST']._serialized_start=1249
-  _globals['_CHANGEMODELREQUEST']._serialized_end=1409
-  _globals['_CHANGEMODELRESPONSE']._serialized_start=1411
-  _globals['_CHANGEMODELRESPONSE']._serialized_end=1478
-  _globals['_SUPERVISEREQUEST']._serialized_start=1481
-  _globals['_SUPERVISEREQUEST']._serialized_end=1681
-  _globals['_MODELORDER']._serialized_start=1683
-  _globals['_MODELORDER']._serialized_end=1810
-  _globals['_SUPERVISERESPONSE']._serialized_start=1812
-  _globals['_SUPERVISERESPONSE']._serialized_end=1893
-  _globals['_MODELSERVICE']._serialized_start=2113
-  _globals['_MODELSERVICE']._serialized_end=2404
+  _globals['_MACHINEMODEL']._serialized_end=646
+  _globals['_MODELSTATE']._serialized_start=649
+  _globals['_MODELSTATE']._serialized_end=987
+  _globals['_MODELSTATE_MACHINESENTRY']._serialized_start=907
+  _globals['_MODELSTATE_MACHINESENTRY']._serialized_end=987
+  _globals['_LISTMODELSREQUEST']._serialized_start=989
+  _globals['_LISTMODELSREQUEST']._serialized_end=1008
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1011
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1269
+  _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._serialized_start=1209
+  _globals['_LISTMODELSRESPONSE_MACHINEFREEBYTECOUNTSENTRY']._serialized_end=1269
+  _globals['_CHANGEMODELREQUEST']._serialized_start=1272
+  _globals['_CHANGEMODELREQUEST']._serialized_end=1432
+  _globals['_CHANGEMODELRESPONSE']._serialized_start=1434
+  _globals['_CHANGEMODELRESPONSE']._serialized_end=1501
+  _globals['_SUPERVISEREQUEST']._serialized_start=1504
+  _globals['_SUPERVISEREQUEST']._serialized_end=1704
+  _globals['_MODELORDER']._serialized_start=1706
+  _globals['_MODELORDER']._serialized_end=1833
+  _globals['_SUPERVISERESPONSE']._serialized_start=1835
+  _globals['_SUPERVISERESPONSE']._serialized_end=1916
+  _globals['_MODELSERVICE']._serialized_start=2136
+  _globals['_MODELSERVICE']._serialized_end=2427
 # @@protoc_insertion_point(module_scope)

@@ -50,7 +50,7 @@ class DesiredModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., min_replica_count: _Optional[int] = ..., max_replica_count: _Optional[int] = ..., pinned_machines: _Optional[_Iterable[str]] = ..., excluded_machines: _Optional[_Iterable[str]] = ..., is_on_demand: bool = ..., keep_alive: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_unloaded: bool = ...) -> None: ...
 
 class MachineModel(_message.Message):
-    __slots__ = ("name", "stage", "done_byte_count", "total_byte_count", "problem", "shape", "weight_byte_count", "held_byte_count", "node_id")
+    __slots__ = ("name", "stage", "done_byte_count", "total_byte_count", "problem", "shape", "weight_byte_count", "held_byte_count", "node_id", "kv_byte_count")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DONE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class MachineModel(_message.Message):
     WEIGHT_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     stage: ModelStage
     done_byte_count: int
@@ -69,7 +70,8 @@ class MachineModel(_message.Message):
     weight_byte_count: int
     held_byte_count: int
     node_id: str
-    def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[ModelStage, str]] = ..., done_byte_count: _Optional[int] = ..., total_byte_count: _Optional[int] = ..., problem: _Optional[str] = ..., shape: _Optional[_Union[_node_pb2.ModelShape, _Mapping]] = ..., weight_byte_count: _Optional[int] = ..., held_byte_count: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
+    kv_byte_count: int
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[ModelStage, str]] = ..., done_byte_count: _Optional[int] = ..., total_byte_count: _Optional[int] = ..., problem: _Optional[str] = ..., shape: _Optional[_Union[_node_pb2.ModelShape, _Mapping]] = ..., weight_byte_count: _Optional[int] = ..., held_byte_count: _Optional[int] = ..., node_id: _Optional[str] = ..., kv_byte_count: _Optional[int] = ...) -> None: ...
 
 class ModelState(_message.Message):
     __slots__ = ("desired", "stage", "machines", "serving_count", "ready_in", "problem")

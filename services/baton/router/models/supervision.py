@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.hardware import PRESETS
-from baton.capacity.planning.pricing import Machine, WantedModel
+from baton.capacity.planning.pricing import Demand, Machine, WantedModel
 from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
 from baton.capacity.snapshot import DECLARED_LINK, Link
 from baton.errors import BatonError, SupersededError
@@ -131,7 +131,12 @@ class ModelSupervision:
         if earlier is not session:
             self._sessions[report.machine_id] = session
             session.orders = {
-                each.name: ModelOrder(name=each.name, source=wanted.source, is_served=each.stage in _HELD)
+                each.name: ModelOrder(
+                    name=each.name,
+                    source=wanted.source,
+                    is_served=each.stage in _HELD,
+                    kv_byte_count=each.kv_byte_count,
+                )
                 for each in report.models
                 if (wanted := self.desired.get(each.name))
             }
@@ -186,9 +191,10 @@ class ModelSupervision:
     def _carry_out(self, changed: dict[str, dict[str, ModelOrder]], kind: str, name: str, machine: str) -> None:
         wanted = self.desired.get(name)
         source = wanted.source if wanted else changed[machine][name].source
-        changed[machine][name] = self._order(name, source, machine, is_served=kind == "load")
+        order = changed[machine][name] = self._order(name, source, machine, is_served=kind == "load")
         log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
-        if kind == "load":
+        if kind == "load" and self.plan:
+            order.kv_byte_count = self.plan.pool_bytes(name, machine)
             self.num_loads += 1
             self._loaded_at[name] = self._clock()
 
@@ -237,6 +243,7 @@ class ModelSupervision:
                     model.name,
                     self._shape(known[0]),
                     max(each.weight_byte_count for each in known),
+                    self._state.demand.of_model(model.name, Demand()),
                     min_replicas=max(1, model.min_replica_count),
                     max_replicas=model.max_replica_count or int(model.is_on_demand),
                     pinned=frozenset(model.pinned_machines),
@@ -261,15 +268,19 @@ class ModelSupervision:
                 self._profile(session),
                 max(0, session.report.free_byte_count + sum(each.held_byte_count for each in session.report.models)),
                 frozenset(each.name for each in session.report.models if each.stage in _HELD),
+                pools={each.name: each.kv_byte_count for each in session.report.models if each.stage in _HELD},
             )
             for machine, session in sorted(self._sessions.items())
         ]
 
     def _profile(self, session: AgentSession) -> NodeProfile:
-        own = [self._state.nodes.get(each.node_id) for each in session.report.models if each.node_id]
-        for node in (*(node for node in own if node), *self._state.nodes):
+        """Return a machine's speed, as a worker on it has measured it: one of its agent's, or the one beside that."""
+        report = session.report
+        own = {each.node_id for each in report.models} | {report.machine_id}
+        beside = [node for node in self._state.nodes if node.description.address.endswith(report.weight_address or "-")]
+        for node in (*(node for node in self._state.nodes if node.description.node_id in own), *beside):
             return self._state.corrected_profile(node.description)
-        return profile_from_proto(session.report.profile) if session.report.HasField("profile") else _USUAL
+        return profile_from_proto(report.profile) if report.HasField("profile") else _USUAL
 
     def _shape(self, model: MachineModel) -> ModelShape:
         nodes = self._state.nodes.of_model(model.name)
@@ -292,8 +303,13 @@ class ModelSupervision:
     def _missing_bytes(self, name: str, machine: str) -> int:
         assert self.plan is not None
         wanted = next(each for each in self.plan.wanted if each.name == name)
-        needed = wanted.fixed_bytes + self.plan.kv_bytes(name, machine)
-        return needed - self._sessions[machine].report.free_byte_count
+        report, needed = self._sessions[machine].report, wanted.fixed_bytes + self.plan.kv_bytes(name, machine)
+        untouched = (
+            max(0, each.weight_byte_count + each.kv_byte_count - each.held_byte_count)
+            for each in report.models
+            if each.stage in _HELD and each.kv_byte_count
+        )
+        return needed + sum(untouched) - report.free_byte_count
 
     def _is_changing(self) -> bool:
         """Return whether a machine has not taken its orders yet, or a worker of it comes or goes."""

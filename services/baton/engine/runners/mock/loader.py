@@ -80,8 +80,10 @@ def _choose_pool_size(
     memory = usable_memory()
     device = DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes, is_main=True)
     model = PoolModel(info.shape, block_tokens, block_tokens * state_bytes(info.layout.num_layers))
-    chosen = choose_pool_size(num_blocks, device, model, bounds)
-    num_sendable = most_kv_bytes // (block_tokens * info.layout.num_token_bytes())
+    kv_bytes = block_tokens * info.layout.num_token_bytes()
+    planned_bytes = -(-bounds.planned_bytes // kv_bytes) * model.block_bytes
+    chosen = choose_pool_size(num_blocks, device, model, replace(bounds, planned_bytes=planned_bytes))
+    num_sendable = most_kv_bytes // kv_bytes
     if num_blocks is None and most_kv_bytes and num_sendable < chosen.num_blocks:
         cause = f"the K and V of one prompt on its way out have {most_kv_bytes / 1e9:.3g} GB"
         return PoolSize(max(1, num_sendable), cause)

@@ -79,6 +79,8 @@ class LoadOptions:
     """Main memory that others of this process need, which blocks on a CPU leave alone."""
     beside_cause: str = ""
     """Who they are, in words."""
+    planned_bytes: int = 0
+    """What blocks take where `num_blocks` is None, if there is room; 0: nobody says."""
     uses_decode_buffers: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
@@ -91,7 +93,12 @@ class LoadOptions:
     def bounds(self) -> PoolBounds:
         """Return what is said of the room that a pool may take."""
         return PoolBounds(
-            self.memory_share, self.max_batch_size, self.max_step_tokens, self.beside_bytes, self.beside_cause
+            self.memory_share,
+            self.max_batch_size,
+            self.max_step_tokens,
+            self.beside_bytes,
+            self.beside_cause,
+            self.planned_bytes,
         )
 
     @property
