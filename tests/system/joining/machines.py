@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+HERE = "10.79.0.254"
+"""Address of this host on the machines' switch, behind no shaped link."""
 _SWITCH = "baton-switch"
 _READY_SECONDS = 240.0
 
@@ -132,6 +134,7 @@ def machines(count: int, folder: Path, bits_per_second: float) -> Iterator[Seque
     _remove(made)
     try:
         _run(f"ip link add {_SWITCH} type bridge mcast_snooping 0")
+        _run(f"ip addr add {HERE}/24 dev {_SWITCH}")
         _run(f"ip link set {_SWITCH} up")
         for machine in made:
             machine.connect(bits_per_second)
