@@ -17,9 +17,10 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel
 from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub, add_ModelServiceServicer_to_server
 from baton.internal.v1.node_pb2 import ModelShape, NodeProfile
+from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import DesiredModels
 from baton.router.models.servicer import SERVICE_NAME, ModelServicer
-from baton.router.models.supervision import AgentSession, ModelSupervision
+from baton.router.models.supervision import ModelSupervision
 from baton.router.state import RouterState, StateLimits
 from baton.rpc.server import GrpcServer
 from baton.wire.quantities import shape_to_proto

@@ -9,8 +9,9 @@ import pytest
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import DesiredModels
-from baton.router.models.supervision import AgentSession, ModelSupervision
+from baton.router.models.supervision import ModelSupervision
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import shape_to_proto
 

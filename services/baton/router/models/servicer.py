@@ -14,7 +14,8 @@ from baton.errors import BatonError, ForbiddenError, InvalidFieldError, NotFound
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1 import model_service_pb2_grpc as service
 from baton.internal.v1.model_service_pb2 import DesiredModel
-from baton.router.models.supervision import AgentSession, ModelSupervision
+from baton.router.models.agent_session import AgentSession
+from baton.router.models.supervision import ModelSupervision
 from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, Party, current_caller
 from baton.wire.quantities import profile_from_proto, shape_from_proto
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from baton.capacity.cost import ModelShape, NodeProfile
@@ -13,9 +13,10 @@ from baton.capacity.hardware import PRESETS
 from baton.capacity.planning.pricing import Demand, Machine, WantedModel
 from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
 from baton.capacity.snapshot import DECLARED_LINK, Link
-from baton.errors import BatonError, SupersededError
+from baton.errors import SupersededError
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
 from baton.router.models.moves import Steadiness, as_holders, next_change
 from baton.router.state import RouterState
@@ -36,41 +37,6 @@ _READY_SECONDS = 3.0
 """Of the start of a worker, beside its weights."""
 _USUAL = PRESETS["m2"].profile()
 """Speed of a machine that nobody has measured."""
-
-
-class AgentSession:
-    """The stream of one machine's agent."""
-
-    def __init__(self) -> None:
-        self.report = messages.SuperviseRequest()
-        """The last one."""
-        self.epoch = 0
-        """Of the last orders."""
-        self.orders: dict[str, ModelOrder] = {}
-        self._orders: asyncio.Queue[messages.SuperviseResponse | None] = asyncio.Queue()
-        self.error: BatonError | None = None
-
-    @property
-    def models(self) -> Mapping[str, MachineModel]:
-        """Return what it says of each model."""
-        return {model.name: model for model in self.report.models}
-
-    def send(self, epoch: int, orders: dict[str, ModelOrder]) -> None:
-        """Order what it shall have from now on."""
-        self.epoch, self.orders = epoch, orders
-        self._orders.put_nowait(messages.SuperviseResponse(epoch=epoch, orders=orders.values()))
-
-    def end(self, error: BatonError | None = None) -> None:
-        """End the stream."""
-        self.error = error
-        self._orders.put_nowait(None)
-
-    async def sent(self) -> AsyncIterator[messages.SuperviseResponse]:
-        """Yield orders until the stream ends."""
-        while (orders := await self._orders.get()) is not None:
-            yield orders
-        if self.error:
-            raise self.error
 
 
 class ModelSupervision:
