@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from baton.engine.engine import Engine
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.request import SamplingParams
 from baton.engine.runners.torch.loader import load_torch_runner
 from checkpoints import VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
@@ -25,7 +26,7 @@ def engine_of(*, uses_decode_buffers: bool) -> Engine:
         model_id=FAMILY,
         num_blocks=48,
         model_code="baton",
-        max_batch_size=32,
+        bounds=PoolBounds(max_batch_size=32),
         uses_decode_buffers=uses_decode_buffers,
     )
     assert runner.runs_ahead is uses_decode_buffers

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from baton.engine.engine import Engine
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.runners.torch import load_torch_runner
@@ -25,7 +26,7 @@ def static_runner(folder: Path, num_blocks: int) -> Runner:
         num_blocks=num_blocks,
         block_tokens=BLOCK_TOKENS,
         num_threads=1,
-        max_batch_size=4,
+        bounds=PoolBounds(max_batch_size=4),
         uses_decode_buffers=True,
     )
 

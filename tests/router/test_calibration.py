@@ -18,7 +18,6 @@ from baton.router.calibration import (
     MAX_FACTOR_PER_OUTCOME,
     Calibration,
     ObservedDemand,
-    OutputLengths,
     compare,
 )
 from baton.router.in_flight import PlacedRequest
@@ -99,18 +98,6 @@ def test_a_forgotten_node_begins_anew() -> None:
 
     assert calibration.reported("a") == 0.0
     assert calibration.reported("b") > 1.0
-
-
-def test_output_lengths_are_averaged_per_model() -> None:
-    """The mean moves toward what requests of the model generate."""
-    lengths = OutputLengths()
-    assert lengths.mean("m") is None
-
-    for _ in range(30):
-        lengths.add("m", 100)
-
-    assert lengths.mean("m") == pytest.approx(100)
-    assert lengths.mean("other") is None
 
 
 _ESTIMATE = CostEstimate(
@@ -229,9 +216,9 @@ def test_demand_is_what_was_asked_of_late_and_fades() -> None:
     demand = ObservedDemand(clock)
     for number in range(3000):
         clock.seconds += 0.5
-        demand.add_placed("llama", 100)
+        demand.add("llama", num_prompt_tokens=100)
         if number % 4 == 0:
-            demand.add_ended("llama", 20)
+            demand.add("llama", num_output_tokens=20)
     busy = demand.of_model("llama", usual)
     clock.seconds += 12 * DEMAND_SECONDS
     idle = demand.of_model("llama", usual)
@@ -245,6 +232,6 @@ def test_demand_is_what_was_asked_of_late_and_fades() -> None:
 def test_one_request_is_no_flood() -> None:
     """The usual demand weighs in until a minute and more has been observed."""
     demand = ObservedDemand(Clock())
-    demand.add_placed("llama", 100)
+    demand.add("llama", num_prompt_tokens=100)
 
     assert demand.of_model("llama", Demand(0.1, 1024, 256)).requests_per_second == pytest.approx(7 / 60)

@@ -7,7 +7,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -92,11 +93,11 @@ class ModelWorkers:
 
     async def run(self, router_address: str) -> NoReturn:
         """Report to whichever router leads, and obey it, until cancelled; then all workers end."""
-        addresses: set[str] = set()
-        watching = asyncio.ensure_future(open_source(router_address).run(lambda found: _replace_all(addresses, found)))
+        found = deque([frozenset[str]()], maxlen=1)
+        watching = asyncio.ensure_future(open_source(router_address).run(found.append))
         try:
             while True:
-                for address, name in product(sorted(addresses), ROUTER_NAMES):
+                for address, name in product(sorted(found[0]), ROUTER_NAMES):
                     with suppress(UnreachableRouterError):
                         await self._follow(address, name)
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -281,11 +282,6 @@ class _ModelWork:
         self._state.stage = messages.MODEL_STAGE_ABSENT if is_absent else messages.MODEL_STAGE_FAILED
         self._state.problem = problem[:500]
         log.warning("model_failed model=%s cause=%r", self._order.name, problem)
-
-
-def _replace_all(known: set[str], found: Iterable[str]) -> None:
-    known.clear()
-    known.update(found)
 
 
 def slug_of(name: str) -> str:

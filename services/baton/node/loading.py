@@ -117,12 +117,7 @@ def _load_torch_runner(settings: NodeSettings, chosen: Computing, bounds: PoolBo
         block_tokens=settings.block_tokens,
         num_threads=chosen.num_threads,
         model_code=settings.model_code,
-        max_batch_size=settings.max_batch_size,
-        max_step_tokens=settings.max_step_tokens,
-        memory_share=settings.device_memory_share,
-        beside_bytes=bounds.beside_bytes,
-        beside_cause=bounds.beside_cause,
-        planned_bytes=bounds.planned_bytes,
+        bounds=bounds,
         weight_dtype=settings.weight_dtype,
         adapters=settings.adapter_folders,
     )

@@ -120,36 +120,15 @@ class Calibration(Generic[KeyT]):
         self._averages = {key: average for key, average in self._averages.items() if not matches(key)}
 
 
-class OutputLengths:
-    """Moving mean of the output length, in tokens, per model."""
+class _Sums(NamedTuple):
+    """Of one model, as they stand at a moment; what is `DEMAND_SECONDS` old weighs 1/e."""
 
-    def __init__(self) -> None:
-        self._means: dict[str, float] = {}
-
-    def add(self, model_id: str, num_tokens: int) -> None:
-        """Take one finished request."""
-        mean = self._means.get(model_id, float(num_tokens))
-        self._means[model_id] = mean + WEIGHT * (num_tokens - mean)
-
-    def mean(self, model_id: str) -> float | None:
-        """Return the mean of a model; None before the first request has finished."""
-        return self._means.get(model_id)
-
-
-class _Sums:
-    """Of one model; what is `DEMAND_SECONDS` old weighs 1/e."""
-
-    def __init__(self, now_seconds: float) -> None:
-        self.updated_at_seconds = now_seconds
-        self.seconds = 0.0
-        self.num_placed = self.prompt_tokens = self.num_ended = self.output_tokens = 0.0
-
-    def fade(self, now_seconds: float) -> None:
-        kept = math.exp(min(0.0, self.updated_at_seconds - now_seconds) / DEMAND_SECONDS)
-        self.updated_at_seconds = now_seconds
-        self.seconds = self.seconds * kept + DEMAND_SECONDS * (1 - kept)
-        self.num_placed, self.prompt_tokens = self.num_placed * kept, self.prompt_tokens * kept
-        self.num_ended, self.output_tokens = self.num_ended * kept, self.output_tokens * kept
+    at_seconds: float
+    seconds: float = 0.0
+    num_placed: float = 0.0
+    prompt_tokens: float = 0.0
+    num_ended: float = 0.0
+    output_tokens: float = 0.0
 
 
 class ObservedDemand:
@@ -163,17 +142,11 @@ class ObservedDemand:
         self._clock = clock
         self._sums: dict[str, _Sums] = {}
 
-    def add_placed(self, model_id: str, num_prompt_tokens: int) -> None:
-        """Take a request that begins."""
-        sums = self._faded(model_id)
-        sums.num_placed += 1
-        sums.prompt_tokens += num_prompt_tokens
-
-    def add_ended(self, model_id: str, num_output_tokens: int) -> None:
-        """Take a request that has ended."""
-        sums = self._faded(model_id)
-        sums.num_ended += 1
-        sums.output_tokens += num_output_tokens
+    def add(self, model_id: str, *, num_prompt_tokens: int = 0, num_output_tokens: int = 0) -> None:
+        """Take a request that begins, by its prompt, or has ended, by its output."""
+        now, seconds, *sums = self._faded(model_id)
+        new = (num_prompt_tokens > 0, num_prompt_tokens, num_output_tokens > 0, num_output_tokens)
+        self._sums[model_id] = _Sums(now, seconds, *(old + more for old, more in zip(sums, new, strict=True)))
 
     def of_model(self, model_id: str, usual: Demand) -> Demand:
         """Return what is expected of a model's requests."""
@@ -185,11 +158,16 @@ class ObservedDemand:
             round((usual.num_output_tokens + sums.output_tokens) / (1 + sums.num_ended)),
         )
 
+    def output_tokens(self, model_id: str) -> float | None:
+        """Return the mean output of a model; None before the first request has ended."""
+        sums = self._sums.get(model_id)
+        return sums.output_tokens / sums.num_ended if sums and sums.num_ended else None
+
     def _faded(self, model_id: str) -> _Sums:
         now = self._clock()
-        sums = self._sums.setdefault(model_id, _Sums(now))
-        sums.fade(now)
-        return sums
+        at_seconds, seconds, *sums = self._sums.setdefault(model_id, _Sums(now))
+        kept = math.exp(min(0.0, at_seconds - now) / DEMAND_SECONDS)
+        return _Sums(now, seconds * kept + DEMAND_SECONDS * (1 - kept), *(kept * each for each in sums))
 
 
 Term = Literal["queue", "prefill", "transfer", "pull", "step", "start", "total"]

@@ -11,7 +11,7 @@ from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, Link, PlacementRequest, blocks_for
 from baton.kv.hashing import Adapter
-from baton.router.calibration import Calibration, Comparison, ObservedDemand, OutputLengths, compare
+from baton.router.calibration import Calibration, Comparison, ObservedDemand, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
@@ -55,7 +55,6 @@ class RouterState:
         """The last ones, for those who ask why."""
         self.queue_calibration: Calibration[str] = Calibration(clock)
         self._clock = clock
-        self._output_lengths = OutputLengths()
         self.demand = ObservedDemand(clock)
         """What is asked of each model."""
         self._placed = PlacementLedger(clock, limits.assumed_ttl_seconds)
@@ -142,7 +141,7 @@ class RouterState:
             default_link=self._default_link,
             links=self._links,
             holder_ids=frozenset(holder_ids),
-            expected_output_tokens=self._output_lengths.mean(model_id),
+            expected_output_tokens=self.demand.output_tokens(model_id),
             wire_policy=self._wire_policy,
             now_seconds=self._clock(),
             current=self._snapshots.current,
@@ -203,7 +202,7 @@ class RouterState:
             work = PlacedWork(begin, request.num_prompt_tokens, num_blocks, is_export=True)
             self._placed.add(placement_id, candidate.prefill_node_id, work)
         self._account_stream(placement_id, candidate, estimate)
-        self.demand.add_placed(decoder.description.model_id, request.num_prompt_tokens)
+        self.demand.add(decoder.description.model_id, num_prompt_tokens=request.num_prompt_tokens)
         self._num_placements += 1
         for node in (decoder, prefiller):
             if node is not None:
@@ -249,12 +248,10 @@ class RouterState:
         placed = self._awaited.take(outcome.placement_id)
         self._snapshots.changed(*_node_ids(outcome), *(_node_ids(placed.candidate) if placed else ()))
         decoder = self.nodes.get(outcome.decode_node_id)
-        if decoder and outcome.num_completion_tokens:
-            self.demand.add_ended(decoder.description.model_id, outcome.num_completion_tokens)
+        if decoder:
+            self.demand.add(decoder.description.model_id, num_output_tokens=outcome.num_completion_tokens)
         if placed is None or decoder is None:
             return None
-        if outcome.num_completion_tokens:
-            self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
         self._learn_prefill(placed, outcome)
         self._learn_link(placed, outcome)
         if outcome.num_completion_tokens > 1 and not (outcome.num_preemptions or outcome.num_breaks):

@@ -219,7 +219,7 @@ def test_the_model_that_is_asked_for_more_gets_the_third_machine() -> None:
     for name in ("one", "two"):
         for _ in range(90):  # a quarter of an hour
             for _ in range(40):
-                cluster.state.demand.add_placed(name, 2000)
+                cluster.state.demand.add(name, num_prompt_tokens=2000)
             cluster.step(1, seconds=10.0)
         counts = {each: sum(each in machine.held for machine in cluster.machines.values()) for each in ("one", "two")}
 

@@ -27,7 +27,7 @@ _SPARE = 720_720
 """Divisible by 1 to 16: what a model's k-th holder is worth where holders cost nothing is a k-th of it."""
 _BLOCK_TOKENS = 16
 _KV_PARTS = 4
-"""Of what weights leave of a machine, one is for K and V of the requests that a model is expected to have at once."""
+"""Of what weights leave, of which one is for the K and V that are expected: with less a model serves, too."""
 UNIT = 1e-9
 """Costs are compared in whole billionths of a request, so that sums do not depend on their order."""
 _STEEP_SHARE = 0.95
@@ -231,11 +231,7 @@ class Pricer:
         return Option(mask, routed, price, loads, self._memory(mask, rates))
 
     def _memory(self, mask: int, rates: Sequence[tuple[_Route, float]]) -> tuple[int, ...]:
-        """Return the bytes on each machine: weights, workspace, and K and V of what is there at once, one at least.
-
-        K and V of more than one take a quarter of what weights leave at most: a model with less serves, too, and
-        another one may have to fit beside it. A worker that runs keeps what it has.
-        """
+        """Return the bytes on each machine: weights, workspace, and K and V of what is there at once, one at least."""
         at_once = [0.0] * len(self._machines)
         for route, rate in rates:
             for index, takes in enumerate(route.shares):

@@ -57,10 +57,7 @@ class ModelPlan:
         return max(0, self.option(name).memory[self._index(machine_id)] - wanted.fixed_bytes)
 
     def pool_bytes(self, name: str, machine_id: str) -> int:
-        """Return the memory for K and V that a holder is given: four times its need, and room for the longest context.
-
-        No more than a quarter of what the plan leaves free comes to the need, so that further models find room.
-        """
+        """Return the memory for K and V that a holder is given: more than it needs, where there is room for others."""
         index, shape = self._index(machine_id), next(each.shape for each in self.wanted if each.name == name)
         needed = self.kv_bytes(name, machine_id)
         left = self.machines[index].usable_bytes - sum(option.memory[index] for option in self.options)

@@ -16,21 +16,12 @@ from baton.errors import ConfigurationError, UnavailableError
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10.0
-"""After which another router leads where the holder has gone without a word."""
-RENEW_SECONDS = 2.0
-_MARGIN_SECONDS = 2.0
-"""For which the holder stops before the others may begin."""
+"""After which another router leads where the holder says nothing; the holder itself stops before."""
+_RENEW_SECONDS = _MARGIN_SECONDS = 2.0
 
 
 class Lease:
-    """A Lease of this pod's namespace. `run` keeps it; clocks of other pods do not matter.
-
-    Args:
-        name: Of the Lease, which is made where there is none.
-        holder: Of this process.
-        server: Returns where it is.
-        clock: Seconds that pass.
-    """
+    """A Lease of this pod's namespace, made where there is none. `run` keeps it; other pods' clocks do not matter."""
 
     def __init__(
         self,
@@ -41,8 +32,7 @@ class Lease:
     ) -> None:
         self._name, self._holder, self._server, self._clock = name, holder, server, clock
         self._held_until = -1.0
-        self._seen: tuple[str, str] = ("", "")
-        self._seen_at = 0.0
+        self._seen, self._seen_at = ("", ""), 0.0
 
     @property
     def is_held(self) -> bool:
@@ -54,46 +44,45 @@ class Lease:
         try:
             while True:
                 await asyncio.to_thread(self.renew)
-                await asyncio.sleep(RENEW_SECONDS)
+                await asyncio.sleep(_RENEW_SECONDS)
         finally:
             if self.is_held:
                 self.renew(is_over=True)
 
     def renew(self, *, is_over: bool = False) -> None:
-        """Take, renew or give back; blocks while the API server is asked. A failure is logged: the next turn comes."""
+        """Take, renew or give back; blocks while the API server is asked. What fails is logged: another turn comes."""
         began = self._clock()
         try:
             server = self._server()
             path = f"/apis/coordination.k8s.io/v1/namespaces/{server.namespace}/leases"
-            lease = self._read(server, path)
+            lease = self._read(server, f"{path}/{self._name}")
             spec = lease.setdefault("spec", {})
             seen = (spec.get("holderIdentity") or "", spec.get("renewTime") or "")
             if seen != self._seen:
                 self._seen, self._seen_at = seen, began
-            is_free = not seen[0] or began - self._seen_at > LEASE_SECONDS
-            if seen[0] != self._holder and not is_free:
+            if seen[0] not in ("", self._holder) and began - self._seen_at <= LEASE_SECONDS:
                 self._held_until = -1.0
                 return
             spec["holderIdentity"] = "" if is_over else self._holder
             spec["leaseDurationSeconds"] = round(LEASE_SECONDS)
             spec["renewTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            is_new = "resourceVersion" not in lease["metadata"]
-            server.ask(path if is_new else f"{path}/{self._name}", lease, method="POST" if is_new else "PUT")
+            if "resourceVersion" in lease["metadata"]:
+                server.ask(f"{path}/{self._name}", lease, method="PUT")
+            else:
+                server.ask(path, lease)
             if not self.is_held:
                 log.info("leads lease=%s holder=%s", self._name, self._holder)
             self._held_until = -1.0 if is_over else began + LEASE_SECONDS - _MARGIN_SECONDS
-        except RefusedError as error:
-            if error.status != CONFLICT:  # another one was quicker
-                log.warning("lease_refused cause=%r", str(error))
         except (UnavailableError, ConfigurationError) as error:
-            log.warning("lease_unknown cause=%r", str(error))
+            if not (isinstance(error, RefusedError) and error.status == CONFLICT):  # another one was quicker
+                log.warning("lease_unknown cause=%r", str(error))
 
     def _read(self, server: ApiServer, path: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(server.ask(f"{path}/{self._name}"))
-            return found
+            found: dict[str, Any] = json.loads(server.ask(path))
         except RefusedError as error:
             if error.status != NOT_FOUND:
                 raise
             metadata = {"name": self._name, "namespace": server.namespace}
-            return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+            found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        return found

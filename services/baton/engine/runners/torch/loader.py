@@ -69,18 +69,8 @@ class LoadOptions:
     model_code: ModelCode = "auto"
     """"baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it computes the
     same."""
-    max_batch_size: int = 64
-    """Sequences that decode in one pass at most, for buffers that stay where they are."""
-    max_step_tokens: int = DEFAULT_BOUNDS.max_step_tokens
-    """Positions of the largest pass, for which memory is left."""
-    memory_share: float = DEFAULT_BOUNDS.memory_share
-    """Share of a GPU's memory that weights, passes and blocks may have where `num_blocks` is None."""
-    beside_bytes: int = 0
-    """Main memory that others of this process need, which blocks on a CPU leave alone."""
-    beside_cause: str = ""
-    """Who they are, in words."""
-    planned_bytes: int = 0
-    """What blocks take where `num_blocks` is None, if there is room; 0: nobody says."""
+    bounds: PoolBounds = DEFAULT_BOUNDS
+    """Of the room that blocks may take; its batches have buffers that stay where they are."""
     uses_decode_buffers: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
@@ -88,18 +78,6 @@ class LoadOptions:
     weight_dtype: WeightDtype = "auto"
     """In what the projections of the layers are held; auto: as `dtype` says."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
-
-    @property
-    def bounds(self) -> PoolBounds:
-        """Return what is said of the room that a pool may take."""
-        return PoolBounds(
-            self.memory_share,
-            self.max_batch_size,
-            self.max_step_tokens,
-            self.beside_bytes,
-            self.beside_cause,
-            self.planned_bytes,
-        )
 
     @property
     def torch_device(self) -> torch.device:
@@ -230,7 +208,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         runner: TorchRunner
         is_wanted = is_captured if options.uses_decode_buffers is None else options.uses_decode_buffers
         if is_wanted and not chosen.num_state_slots:
-            runner = CudaGraphRunner(backbone, own, **sizes, ops=ops, max_batch_size=options.max_batch_size)
+            runner = CudaGraphRunner(backbone, own, **sizes, ops=ops, max_batch_size=options.bounds.max_batch_size)
         else:
             runner = TorchRunner(backbone, own, **sizes, ops=ops, num_state_slots=chosen.num_state_slots)
         runner.num_blocks_cause = chosen.cause

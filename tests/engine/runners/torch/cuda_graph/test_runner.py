@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import Span
 from baton.engine.runners.drawing import NOT_FINITE, Draws, draw_tokens
 from baton.engine.runners.torch.cuda_graph.buffers import RowTables
@@ -29,7 +30,12 @@ TABLES = [[9, 4, 5, 30, 2, 1, 7, 20], [21, 8, 3], [40, 41, 42, 43, 44]]
 def static_runner(name: CheckpointName) -> CudaGraphRunner:
     """Load a runner once whose decode passes run over static buffers."""
     runner = load_torch_runner(
-        checkpoint(name), model_id=name, num_blocks=64, model_code="baton", max_batch_size=4, uses_decode_buffers=True
+        checkpoint(name),
+        model_id=name,
+        num_blocks=64,
+        model_code="baton",
+        bounds=PoolBounds(max_batch_size=4),
+        uses_decode_buffers=True,
     )
     assert isinstance(runner, CudaGraphRunner)
     return runner

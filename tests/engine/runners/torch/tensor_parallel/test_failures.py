@@ -13,6 +13,7 @@ import pytest
 from torch import distributed
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import LayerKv, Span
 from baton.engine.runners.torch.loader import LoadOptions
 from baton.engine.runners.torch.tensor_parallel import peer
@@ -37,7 +38,9 @@ class Ranks(NamedTuple):
 def ranks() -> Iterator[Ranks]:
     """Run two ranks whose first does not end the test's process."""
     deaths: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-    options = LoadOptions(checkpoint("qwen2"), "qwen2", 8, num_threads=1, uses_decode_buffers=True, max_batch_size=4)
+    options = LoadOptions(
+        checkpoint("qwen2"), "qwen2", 8, num_threads=1, uses_decode_buffers=True, bounds=PoolBounds(max_batch_size=4)
+    )
     runner = load_parallel_runner(options, 2, on_death=lambda *death: deaths.put(death))
     process = runner.peers[0].process
     yield Ranks(runner, deaths)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import Launched, LayerKv, Runner, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.torch.loader import LoadOptions, load_torch_runner
@@ -43,7 +44,9 @@ def deaths() -> queue.SimpleQueue[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def runner(deaths: queue.SimpleQueue[tuple[int, int]]) -> Iterator[ParallelRunner]:
     """Run two ranks whose decode passes go over static buffers."""
-    options = LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, num_threads=1, uses_decode_buffers=True, max_batch_size=4)
+    options = LoadOptions(
+        checkpoint(NAME), NAME, NUM_BLOCKS, num_threads=1, uses_decode_buffers=True, bounds=PoolBounds(max_batch_size=4)
+    )
     runner = load_parallel_runner(options, 2, on_death=lambda *death: deaths.put(death))
     yield runner
     runner.close()
