@@ -24,7 +24,7 @@ from baton.agent.health import is_serving
 from baton.agent.supervisor import Supervisor
 from baton.capacity.reference_models import BYTES_PER_PARAMETER, shape_of_config
 from baton.config.container_limits import usable_memory
-from baton.discovery.source import open_source
+from baton.discovery.watch import open_source
 from baton.errors import BatonError, ConfigurationError
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import MachineModel, ModelOrder
