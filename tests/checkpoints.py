@@ -23,6 +23,9 @@ from transformers import (
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
+    Gemma4Config,
+    Gemma4TextConfig,
+    Gemma4VisionConfig,
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GptOssConfig,
@@ -53,7 +56,17 @@ FamilyCheckpointName = Literal[
 ]
 LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite"]
 HubCheckpointName = Literal[
-    "minimax_m2", "gemma3_vl", "mistral3", "ministral3", "qwen3_vl", "qwen3_next", "deepseek_v3", "glm4_moe_lite"
+    "minimax_m2",
+    "gemma3_vl",
+    "mistral3",
+    "ministral3",
+    "qwen3_vl",
+    "qwen3_next",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "gemma4_e2b",
+    "gemma4_31b",
+    "gemma4_26b",
 ]
 YarnCheckpointName = Literal[
     "yarn_llama",
@@ -92,7 +105,7 @@ MAX_CONTEXT_TOKENS = 2048
 SLIDING_WINDOW_TOKENS = 64
 
 _QUERY_KEY_GAIN = 3.0
-_OFFSET_NORMS = ("Gemma", "Qwen3Next", "Qwen3_5")
+_OFFSET_NORMS = ("Gemma2", "Gemma3", "Qwen3Next", "Qwen3_5")
 _SEEDS: dict[CheckpointName, int] = {
     "llama": 17,
     "llama3": 7,
@@ -116,6 +129,9 @@ _SEEDS: dict[CheckpointName, int] = {
     "deepseek_v3": 1,
     "glm4_moe_lite": 1,
     "qwen3_next": 2,
+    "gemma4_e2b": 3,
+    "gemma4_31b": 3,
+    "gemma4_26b": 3,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -256,7 +272,9 @@ def _hub_config_of(name: str, rope: dict[str, Any]) -> Any:
     if name == "gemma3_vl":
         siglip = SiglipVisionConfig(**_TOWER, image_size=28, patch_size=14)
         text = _family_config_of("gemma3", rope)
-        return Gemma3Config(text_config=text, vision_config=siglip, mm_tokens_per_image=4, image_token_index=3)
+        return Gemma3Config(text_config=text, vision_config=siglip, mm_tokens_per_image=4, image_token_index=600)
+    if name.startswith("gemma4"):
+        return _gemma4_config_of(name, rope)
     if name == "qwen3_vl":
         tower = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 96}
         vision = Qwen3VLVisionConfig(**tower, num_position_embeddings=16, deepstack_visual_indexes=[0])
@@ -270,7 +288,33 @@ def _hub_config_of(name: str, rope: dict[str, Any]) -> Any:
         yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "mscale": 1.0}
         scaling = {"beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
         text = Ministral3Config(**_BASE, head_dim=16, rope_parameters=rope | yarn | scaling)
-    return Mistral3Config(text_config=text, vision_config=pixtral, image_token_index=3, tie_word_embeddings=False)
+    return Mistral3Config(text_config=text, vision_config=pixtral, image_token_index=600, tie_word_embeddings=False)
+
+
+def _gemma4_config_of(name: str, rope: dict[str, Any]) -> Any:
+    """Return one as Gemma 4's: small ones share K and V and give each layer a token's input, large ones have V of K."""
+    partial = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 100_000.0}
+    kinds = ["sliding_attention", "full_attention"] * (3 if name == "gemma4_e2b" else 2)
+    of_kind: dict[str, Any] = {
+        "gemma4_e2b": {"num_kv_shared_layers": 3, "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True},
+        "gemma4_31b": {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0},
+        "gemma4_26b": {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64},
+    }
+    if name == "gemma4_26b":
+        of_kind[name] |= of_kind["gemma4_31b"]
+    base = _BASE | {"tie_word_embeddings": True, "num_hidden_layers": len(kinds), "final_logit_softcapping": 30.0}
+    text = Gemma4TextConfig(
+        **base | of_kind[name],
+        head_dim=32,
+        global_head_dim=64,
+        layer_types=kinds,
+        sliding_window=SLIDING_WINDOW_TOKENS,
+        vocab_size_per_layer_input=VOCABULARY_SIZE,
+        rope_parameters={"sliding_attention": rope, "full_attention": partial},
+    )
+    vision = Gemma4VisionConfig(**_TOWER, num_key_value_heads=2, head_dim=16, global_head_dim=16)
+    ids = dict.fromkeys(("image_token_id", "video_token_id", "audio_token_id"), 600)
+    return Gemma4Config(text_config=text, vision_config=vision, audio_config=None, **ids)
 
 
 def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
@@ -357,6 +401,9 @@ def _make_checkpoint(name: CheckpointName) -> Path:
         config = _config_of(name)
         model = _class_for(hasattr(config, "text_config")).from_config(config, dtype=torch.float32)
         _sharpen(model)
+        for name_of_buffer, buffer in model.named_buffers():
+            if name_of_buffer.endswith("layer_scalar"):
+                buffer.fill_(0.75)
     model.save_pretrained(folder)
     _write_flat_rope(folder / "config.json")
     if name == "minimax_m2":
@@ -379,6 +426,10 @@ def _sharpen(model: torch.nn.Module) -> None:
             is_tied = "lm_head.weight" not in parameters
             is_offset = type(model).__name__.startswith(_OFFSET_NORMS) and "linear_attn" not in parameter_name
             _draw(parameter_name, parameter, is_tied=is_tied, is_offset=is_offset)
+            if type(model).__name__.startswith("Gemma4") and parameter_name.endswith(
+                ("q_norm.weight", "k_norm.weight")
+            ):
+                parameter.mul_(parameter.shape[0] ** -0.25)  # its scores are not divided by the root of a head's size
         if type(model).__name__ in ("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"):
             for buffer_name, buffer in model.named_buffers():
                 if buffer_name.endswith("e_score_correction_bias"):

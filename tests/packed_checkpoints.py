@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from baton.engine.checkpoint.families import text_config
 from checkpoints import CheckpointName, checkpoint
 
 
@@ -44,7 +45,7 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
     if "rope_scaling" not in told:
         flat["rope_scaling"] = None
     if text := told.get("text_config"):
-        text = text | {"tie_word_embeddings": told["tie_word_embeddings"]}
+        text = {**text_config(told), "tie_word_embeddings": told["tie_word_embeddings"]}
         flat |= {"text_config": text, "vocab_size": text["vocab_size"]}
     model, config = load_model(source, model_config=flat)
     model.set_dtype(getattr(mx, dtype))
@@ -88,6 +89,9 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
     for name in [name for name in tensors if name.endswith("embed_q.weight")]:
         keys, values = tensors.pop(name).mT, tensors.pop(name.replace("embed_q", "unembed_out"))
         tensors[name.replace("embed_q", "kv_b_proj")] = torch.cat([keys, values], 1).flatten(0, 1)
+    for name in [name for name in tensors if name.endswith(".switch_glu.gate_proj.weight")]:
+        others = tensors.pop(name.replace("gate_proj", "up_proj"))
+        tensors[name.replace("switch_glu.gate_proj.weight", "gate_up_proj")] = torch.cat([tensors.pop(name), others], 1)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return _with_tokenizer(packed, folder)
@@ -310,6 +314,7 @@ def affine_pair(name: CheckpointName, kind: Affine) -> tuple[Path, Path]:
 def _in_names_of_hub(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return a tensor of MLX's, that of experts one by one."""
     name = name.replace("language_model.model.", "model.language_model.").replace("language_model.lm_head", "lm_head")
+    name = name.replace(".switch_glu.down_proj.weight", ".down_proj")
     block, _, rest = name.partition("switch_mlp.")
     if not rest:
         return {name: tensor}

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 from baton.engine.checkpoint.families import text_config, text_name
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.errors import ConfigurationError
-from baton.kv.kv_format import KvDtype
+from baton.kv.kv_format import KvDtype, LayerSpec
 from checkpoints import CHECKPOINT_NAMES, SLIDING_WINDOW_TOKENS, CheckpointName, checkpoint
 
 every_checkpoint = pytest.mark.parametrize("name", CHECKPOINT_NAMES)
@@ -234,3 +234,17 @@ def test_a_text_of_an_unknown_family_is_refused_by_it(tmp_path: Path) -> None:
     """The message has the text's own model_type, not the folder's."""
     with pytest.raises(ConfigurationError, match=r"model_type 'mamba9' is not supported; supported are .*qwen3_vl"):
         read_checkpoint(copy_with(tmp_path, "qwen3_vl", text_config={"model_type": "mamba9"}))
+
+
+def test_layers_of_gemma_4_have_sizes_of_their_own_and_the_last_read_others(tmp_path: Path) -> None:
+    """Projections that a folder has for those are no part of the model."""
+    small, large = read_checkpoint(checkpoint("gemma4_e2b")), read_checkpoint(checkpoint("gemma4_31b"))
+    folder = copy_with(tmp_path, "gemma4_e2b")
+    tensors = load_file(folder / "model.safetensors")
+    own = "model.language_model.layers.{}.self_attn.k_proj.weight"
+    save_file(tensors | {own.format(5): tensors[own.format(1)].clone()}, folder / "model.safetensors")
+
+    local, everything = LayerSpec(2, 32, 32, SLIDING_WINDOW_TOKENS), LayerSpec(2, 64, 64)
+    assert small.layer_specs() == (local, everything, local)
+    assert large.layer_specs() == (local, LayerSpec(1, 64, 64)) * 2
+    assert read_checkpoint(folder).weights_digest() == small.weights_digest()

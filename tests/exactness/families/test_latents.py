@@ -189,5 +189,7 @@ def test_the_bias_of_experts_stays_in_32_bits(framework: Framework) -> None:
     """Whatever the dtype of activations is: experts are chosen by it."""
     runner: Any = load_runner(framework, checkpoint("deepseek_v3"), dtype="bfloat16", num_blocks=4)
 
-    layer = runner._model._model.model.layers[-1] if framework == "torch" else runner._backbone._layers[-1]
+    layer = (
+        runner._model._model.model.layers[-1] if framework == "torch" else runner._backbone._surroundings.modules[-1]
+    )
     assert str(layer.mlp.gate.e_score_correction_bias.dtype).endswith("float32")

@@ -88,6 +88,10 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("deepseek_v3", "plain", "torch-to-mlx"), "ragged"),
     (Setting("deepseek_v3", "mlx4", "mlx-to-torch"), "killed"),
     (Setting("glm4_moe_lite", "mlx4", "torch-to-mlx"), "preempted"),
+    (Setting("gemma4_e2b", "mlx4", "torch-to-mlx"), "chunked"),
+    (Setting("gemma4_e2b", "plain", "mlx-to-torch"), "ragged"),
+    (Setting("gemma4_31b", "plain", "mlx"), "prefix"),
+    (Setting("gemma4_26b", "mlx4", "torch"), "ragged"),
 ]
 """Each family, format, place and condition at least once."""
 

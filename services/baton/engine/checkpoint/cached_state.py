@@ -58,8 +58,9 @@ def read_latents(config: Mapping[str, Any]) -> Latents | None:
 
 
 def layer_specs(config: Mapping[str, Any]) -> tuple[LayerSpec, ...]:
-    """Return the cache of every layer."""
-    return tuple(_spec_of(config, layer) for layer in range(int(config["num_hidden_layers"])))
+    """Return the cache of every layer that has one: the last layers of Gemma 4 read those of others."""
+    num_layers = int(config["num_hidden_layers"]) - int(config.get("num_kv_shared_layers") or 0)
+    return tuple(_spec_of(config, layer) for layer in range(num_layers))
 
 
 def head_dim(config: Mapping[str, Any]) -> int:
@@ -76,6 +77,7 @@ def attention_elements(config: Mapping[str, Any]) -> AttentionElements:
     """
     num_heads, specs, latents = int(config["num_attention_heads"]), layer_specs(config), read_latents(config)
     elements = num_heads * sum(spec.key_head_dim + spec.value_head_dim for spec in specs)
+    elements = elements * int(config["num_hidden_layers"]) // len(specs)  # with those that read others' caches
     if latents is None:
         return AttentionElements(elements, elements)
     made = latents.plain_dim + latents.value_dim
@@ -96,7 +98,11 @@ def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
         if kind not in _LAYER_KINDS and not (kind in STATE_KINDS and config["model_type"] in HYBRID_FAMILIES):
             expected = " or ".join(_LAYER_KINDS)
             raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
-    if num_shared := int(config.get("num_kv_shared_layers") or 0):
+    if config.get("use_bidirectional_attention") in (True, "all"):
+        problem = "tokens that see later ones have no cache; expected false, or vision"
+        raise ConfigurationError(f"model {directory}: use_bidirectional_attention: {problem}")
+    num_shared = int(config.get("num_kv_shared_layers") or 0)
+    if num_shared and config["model_type"] != "gemma4_text":
         problem = f"{num_shared} layers share the KV of others, which is not served"
         raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
 
@@ -117,7 +123,12 @@ def _spec_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
     if state := state_of(config, layer):
         return LayerSpec(0, 0, 0, state=state)
     num_kv_heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
-    return LayerSpec(num_kv_heads, head_dim(config), head_dim(config), _window_of(config, layer))
+    width, window = head_dim(config), _window_of(config, layer)
+    if config["model_type"] == "gemma4_text" and not window:
+        width = int(config["global_head_dim"])
+        num_global = config.get("num_global_key_value_heads") if config["attention_k_eq_v"] else None
+        num_kv_heads = int(num_global or num_kv_heads)
+    return LayerSpec(num_kv_heads, width, width, window)
 
 
 def _window_of(config: Mapping[str, Any], layer: int) -> int:

@@ -14,7 +14,8 @@ _FORMATS_OF_FAMILIES = (("gpt_oss", "mxfp4"), ("kimi_k2", "compressed-tensors"))
 """Formats of others than MLX that mlx-lm reads as they are meant."""
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 _SCALED_ROPE_FAMILIES = (
-    *(*LATENT_FAMILIES, "gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen3", "smollm3"),
+    *(*LATENT_FAMILIES, "gemma3_text", "gemma4_text", "gpt_oss", "llama", "ministral3"),
+    *("mistral", "qwen2", "qwen3", "smollm3"),
 )
 """Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": ENGINES,
     "gemma2": ENGINES,
     "gemma3_text": ENGINES,
+    "gemma4_text": ENGINES,
     "glm4_moe": ENGINES,
     "glm4_moe_lite": ENGINES,
     "gpt_oss": ENGINES,
@@ -31,6 +33,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 WRAPPERS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "kimi_k25": "kimi_k2",
     "mistral3": "mistral",
     "qwen3_vl": "qwen3",
@@ -57,8 +60,22 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "num_key_value_heads": 4,
         "vocab_size": 262_208,
     },
+    "gemma4_text": {
+        "attention_k_eq_v": False,
+        "enable_moe_block": False,
+        "final_logit_softcapping": None,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size_per_layer_input": 256,
+        "num_key_value_heads": 4,
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": False,
+        "vocab_size_per_layer_input": 262_144,
+    },
 }
 """What `text_config` leaves out in folders of the hub, as transformers completes it."""
+_GLOBAL = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+"""What Gemma 4's folders call sizes of layers that see everything, by the names in `per_layer_config`."""
 _NAMES_OF_TENSORS: Sequence[tuple[str, str]] = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -67,18 +84,25 @@ _NAMES_OF_TENSORS: Sequence[tuple[str, str]] = (
 )
 """How names of the language model begin in a folder that has more, and in one of its own."""
 
+_KEYS_OR_VALUES = re.compile(r"model\.layers\.(?P<layer>\d+)\.self_attn\.[kv]_(proj|norm)\.")
+
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration of a folder's language model as a folder of its own has it; of others the same."""
-    told = config.get("text_config")
-    if config.get("model_type") not in WRAPPERS or not isinstance(told, Mapping):
-        return config
-    family: str = told.get("model_type", WRAPPERS[config["model_type"]])
-    family = _FAMILIES_OF_TEXTS.get(family, family)
-    shared = {key: config[key] for key in _OF_ALL_PARTS if config.get(key) is not None}
-    if isinstance(packing := shared.get("quantization"), Mapping):
-        shared["quantization"] = {text_name(key) or key: value for key, value in packing.items()}
-    text = {**_DEFAULTS.get(family, {}), **told, **shared, "model_type": family}
+    """Return the configuration of a folder's language model as a folder of its own has it, completed."""
+    told, shared = config.get("text_config"), dict[str, Any]()
+    if config.get("model_type") in WRAPPERS and isinstance(told, Mapping):
+        shared = {key: config[key] for key in _OF_ALL_PARTS if config.get(key) is not None}
+        if isinstance(packing := shared.get("quantization"), Mapping):
+            shared["quantization"] = {text_name(key) or key: value for key, value in packing.items()}
+        family: str = told.get("model_type", WRAPPERS[config["model_type"]])
+        shared["model_type"] = _FAMILIES_OF_TEXTS.get(family, family)
+    else:
+        told = config
+    text = {**told, **shared}
+    text = {**_DEFAULTS.get(str(text.get("model_type")), {}), **text}
+    if isinstance(of_layers := text.pop("per_layer_config", None), Mapping):
+        for layer in of_layers.values():
+            text |= {_GLOBAL[key]: value for key, value in layer.items() if key in _GLOBAL}
     for field in ("rope_parameters", "rope_scaling"):
         if isinstance(rope := text.get(field), Mapping):
             text[field] = {key: value for key, value in rope.items() if key not in _OF_IMAGES}
@@ -88,3 +112,10 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def text_name(name: str) -> str:
     """Return what a tensor is called in a folder of the language model's own; empty: it is a tower's."""
     return next((own + name.removeprefix(told) for told, own in _NAMES_OF_TENSORS if name.startswith(told)), "")
+
+
+def is_computed_with(name: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a tensor is used: layers that read K and V of others have projections in some folders."""
+    num_own = int(config.get("num_hidden_layers") or 0) - int(config.get("num_kv_shared_layers") or 0)
+    match = _KEYS_OR_VALUES.match(name)
+    return match is None or int(match["layer"]) < num_own

@@ -116,7 +116,7 @@ def _check_config(config: Mapping[str, Any]) -> None:
 def _layers(
     config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], checkpoint: Checkpoint
 ) -> tuple[Mapping[str, LowRank], ...]:
-    layers: tuple[dict[str, LowRank], ...] = tuple({} for _ in checkpoint.layer_specs())
+    layers: tuple[dict[str, LowRank], ...] = tuple({} for _ in range(int(checkpoint.config["num_hidden_layers"])))
     modules = list(_modules(shapes))
     for module in modules:
         layer, projection = _place(module, len(layers))

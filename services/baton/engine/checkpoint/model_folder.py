@@ -18,7 +18,7 @@ from baton.engine.checkpoint.cached_state import (
     layer_specs,
     read_latents,
 )
-from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, text_config, text_name
+from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, is_computed_with, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
 from baton.engine.checkpoint.rope import check_rope
@@ -108,7 +108,7 @@ class Checkpoint:
             if ".layers." in name and len(shape) > 1 and not name.endswith("bias")
         }
         num_expert = sum(size for name, size in sizes.items() if ".experts." in name)
-        num_chosen = int(self.config.get("num_experts_per_tok") or 0)
+        num_chosen = int(self.config.get("num_experts_per_tok") or self.config.get("top_k_experts") or 0)
         return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
 
     def held_bytes(self, dtype: KvDtype) -> int:
@@ -168,7 +168,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """
     told = read_json(directory / "config.json", is_required=True)
     config = text_config(told)
-    is_wrapped, family = config is not told, str(config.get("model_type"))
+    family = str(config.get("model_type"))
+    is_wrapped = family != told.get("model_type")
     if family not in FAMILIES:
         problem = f"model_type {family!r} is not supported{f' ({NOT_SERVED[family]})' if family in NOT_SERVED else ''}"
         raise ConfigurationError(f"model {directory}: {problem}; supported are {', '.join((*FAMILIES, *WRAPPERS))}")
@@ -180,6 +181,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         stored.update(stored_tensors(file))
     if is_wrapped:
         stored = {own: tensor for name, tensor in stored.items() if (own := text_name(name))}
+    stored = {name: tensor for name, tensor in stored.items() if is_computed_with(name, config)}
     end_token_ids = _eos_token_ids(directory, config)
     quantization = read_quantization(str(directory), config)
     is_foreign = quantization is None and bool(config.get("quantization_config"))

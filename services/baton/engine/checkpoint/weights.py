@@ -31,6 +31,8 @@ _OF_EXPERT = re.compile(r"\.experts\.\d+\.")
 _EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
 _GATES_OF_GPT_OSS = ".mlp.experts.gate_proj.weight"
 _KEYS_OF_LATENTS = ".embed_q.weight"
+_GATES_OF_GEMMA4 = ".switch_glu.gate_proj.weight"
+_PARTS_OF_EXPERTS = ("gate", "up", "down")
 _PROJECTIONS_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _NOT_COMPUTED_WITH = frozenset(
     (
@@ -92,6 +94,11 @@ def read_weights(stored: Mapping[str, StoredTensor], quantization: Quantization 
         attention = name.removesuffix(_KEYS_OF_LATENTS)
         values = weights.pop(f"{attention}.unembed_out.weight")
         weights[f"{attention}.kv_b_proj.weight"] = _joined_heads(weights.pop(name), values)
+    for name in [name for name in weights if name.endswith(_GATES_OF_GEMMA4)]:
+        experts = name.removesuffix(_GATES_OF_GEMMA4)
+        gates, others, down = (weights.pop(f"{experts}.switch_glu.{part}_proj.weight") for part in _PARTS_OF_EXPERTS)
+        weights[f"{experts}.down_proj"] = down
+        weights[f"{experts}.gate_up_proj"] = _in_turn(gates, others, num_rows=gates.shape[1])
     return weights
 
 
@@ -207,7 +214,7 @@ def _join_experts(weights: dict[str, Weight], layer: str) -> None:
     """Name tensors of GPT-OSS' experts as Hugging Face does: MLX has gates and others in tensors of their own."""
     experts = f"{layer}.mlp.experts."
     for part, told in (("weight", ""), ("bias", "_bias")):
-        gates, others, down = (weights.pop(f"{experts}{name}_proj.{part}") for name in ("gate", "up", "down"))
+        gates, others, down = (weights.pop(f"{experts}{name}_proj.{part}") for name in _PARTS_OF_EXPERTS)
         weights[f"{experts}down_proj{told}"] = down._replace(is_turned=part == "weight")
         weights[f"{experts}gate_up_proj{told}"] = _interleaved(gates, others, is_turned=part == "weight")
 
@@ -240,13 +247,19 @@ def _interleaved(first: Weight, second: Weight, *, is_turned: bool) -> Weight:
         return Weight(
             shape, first.dtype, lambda rows: np.stack([first.read(rows), second.read(rows)], -1).reshape(-1, shape[1])
         )
+    return _in_turn(first, second, num_rows=1)._replace(is_turned=True)
+
+
+def _in_turn(first: Weight, second: Weight, *, num_rows: int) -> Weight:
+    """Return two tensors of experts as one, whose outputs are so many of one, as many of the other, and so on."""
     num_experts, num_outputs, num_inputs = first.shape
 
     def read(rows: Rows) -> Floats:
         chosen = np.arange(2 * num_experts * num_outputs)[rows]
         result = np.empty((len(chosen), num_inputs), np.float32)
+        places, own = chosen // num_rows % 2, chosen // (2 * num_rows) * num_rows + chosen % num_rows
         for place, weight in enumerate((first, second)):
-            result[chosen % 2 == place] = weight.read(chosen[chosen % 2 == place] // 2)
+            result[places == place] = weight.read(own[places == place])
         return result
 
-    return Weight((num_experts, 2 * num_outputs, num_inputs), first.dtype, read, is_turned=True)
+    return Weight((num_experts, 2 * num_outputs, num_inputs), first.dtype, read)

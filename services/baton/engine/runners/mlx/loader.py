@@ -20,7 +20,7 @@ from baton.errors import ConfigurationError
 _ROUTER_BIAS = "e_score_correction_bias"
 _PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0, "qwen3_next": 0.25}
 """Families that rotate a part of each head, and which unless a folder says another."""
-_PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gpt_oss")
+_PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gemma4_text", "gpt_oss")
 
 
 def compute_device() -> mx.Device:
@@ -112,6 +112,8 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
         "num_experts": checkpoint.num_experts,
         "n_routed_experts": checkpoint.num_experts,
     }
+    if checkpoint.family == "gemma4_text":
+        return {**checkpoint.config, "tie_word_embeddings": overrides["tie_word_embeddings"]}
     parameters = rope_parameters(checkpoint.config)
     if "full_attention" in parameters:
         local = parameters["sliding_attention"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
@@ -23,6 +23,8 @@ from baton.engine.runners.torch.recurrent import RecurrentForward, StateBatch
 ATTENTION_NAME = "baton"
 """Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
 
+_READS_ANOTHERS = "is_kv_shared_layer"
+"""What transformers' attention says that reads K and V of a layer before it."""
 _OTHER_ARGUMENTS = {"dropout", "output_router_logits", "position_ids", "sliding_window", "use_cache"}
 """What transformers' layers pass on besides, without effect on attention when a trained model is run."""
 
@@ -76,7 +78,7 @@ def attend(
     if unknown := others.keys() - _OTHER_ARGUMENTS:
         raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
     layer = module.layer_idx
-    if baton_stage is not Stage.LAST_ROWS:
+    if baton_stage is not Stage.LAST_ROWS and not getattr(module, _READS_ANOTHERS, False):
         store(baton_batch, layer, KeysValues(key[0], value[0]))
     if baton_stage is Stage.STORE:
         raise KvStored
@@ -102,6 +104,7 @@ class TransformersModel:
 
     def __init__(self, model: Any, ops: DeviceOps, adapters: AdapterLayers = NO_ADAPTERS) -> None:
         layers = model.get_decoder().layers
+        _name_caches(layers)
         is_last_recurrent = _mixer_of(layers[-1]) is not None
         layers[-1].forward = LastLayerForward(layers[-1].forward, is_recurrent=is_last_recurrent)
         self._model = model
@@ -157,6 +160,17 @@ def _mixer_of(layer: torch.nn.Module) -> Any:
     )
 
 
+def _name_caches(layers: Iterable[Any]) -> None:
+    """Have attention that reads K and V of another layer know that one: the last before it of its kind."""
+    owners: dict[str, int] = {}
+    for layer in layers:
+        attention: Any = getattr(layer, "self_attn", None)
+        if getattr(attention, _READS_ANOTHERS, False):
+            attention.layer_idx = owners[attention.layer_type]
+        elif attention is not None:
+            owners[getattr(attention, "layer_type", "")] = attention.layer_idx
+
+
 LayerForward = Callable[..., Any]
 """`forward` of a transformers decoder layer."""
 
@@ -176,13 +190,13 @@ class LastLayerForward:
     def __call__(
         self,
         hidden_states: torch.Tensor,
-        *,
+        *of_layer: torch.Tensor | None,
         position_ids: torch.Tensor,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
         baton_batch: RowBatch,
         **kwargs: Any,
     ) -> Any:
-        """Run the layer; arguments as transformers' decoder layers have them.
+        """Run the layer; arguments as transformers' decoder layers have them, further ones by rows, too.
 
         Returns:
             [1, num_logits, hidden_size].
@@ -192,6 +206,7 @@ class LastLayerForward:
             cosines, sines = position_embeddings
             return self._forward(
                 hidden_states[:, rows],
+                *(each if each is None else each[:, rows] for each in of_layer),
                 position_ids=position_ids[:, rows],
                 position_embeddings=(cosines[:, rows], sines[:, rows]),
                 baton_batch=baton_batch,

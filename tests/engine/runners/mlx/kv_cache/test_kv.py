@@ -109,13 +109,13 @@ def test_sink_takes_what_the_pool_and_transformers_hold(name: CheckpointName) ->
 def test_sink_is_called_before_later_layers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """K and V of a layer are handed over before the next layer is even asked for."""
     runner, order = runner_of("llama"), list[str]()
-    layers = runner._backbone._layers
+    layers = runner._backbone._surroundings.modules
 
     def noted(index: int) -> Any:
         module = layers[index]
         return lambda *arguments, **named: (order.append(f"layer {index}"), module(*arguments, **named))[1]
 
-    monkeypatch.setattr(runner._backbone, "_layers", [noted(index) for index in range(len(layers))])
+    monkeypatch.setattr(runner._backbone._surroundings, "modules", [noted(index) for index in range(len(layers))])
 
     span = Span(
         prompt_of(20), 0, [0, 1], needs_logits=False, layer_sink=lambda layer, kv: order.append(f"sink {layer}")
@@ -190,7 +190,7 @@ def test_no_step_copies_the_pool() -> None:
 def test_last_layer_computes_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last layer's MLP runs for the last position, or not at all where no logits are wanted."""
     runner, position_bytes = runner_of("llama"), 4_000_000
-    last = runner._backbone._layers[-1]
+    last = runner._backbone._surroundings.modules[-1]
 
     def hungry(hidden: Any) -> Any:
         return hidden + mx.random.uniform(shape=(hidden.shape[1], position_bytes // 4)).sum()

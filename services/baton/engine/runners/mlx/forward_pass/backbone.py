@@ -16,7 +16,7 @@ from baton.engine.runners.mlx.kv_cache.positions import Extent, Slots, VisibleKe
 from baton.engine.runners.mlx.kv_cache.rows import LayerRows
 from baton.engine.runners.mlx.kv_cache.states import LayerStates, StateCache
 from baton.engine.runners.mlx.kv_cache.views import ReadingCache, RowCache, WritingCache
-from baton.engine.runners.mlx.modules.families import surroundings_of
+from baton.engine.runners.mlx.modules.families import RunLayer, surroundings_of
 from baton.engine.runners.mlx.modules.lora import AdapterChoice
 
 
@@ -147,7 +147,7 @@ class MlxBackbone:
     mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
     windows differ (it ignores Mistral's), and applies the head to every position.
 
-    `windows` has the window of each layer, tokens; 0: none. `states` are of the layers that keep them instead of K and
+    `windows` has the window of each cache, tokens; 0: none. `states` are of the layers that keep them instead of K and
     V; passes that only measure have `idle_slot`.
     """
 
@@ -163,8 +163,8 @@ class MlxBackbone:
         self._idle_slot = idle_slot
         self._adapters = adapters
         self._surroundings = surroundings_of(model)
-        self._layers = list(model.model.layers)
-        self._windows = tuple(windows)
+        self._caches = self._surroundings.caches
+        self._windows = tuple(windows[cache] for cache in self._caches)
 
     def hidden(self, batch: MlxBatch, pools: Mapping[int, LayerPool], *, needs_last: bool) -> mx.array | None:
         """Write K and V of every layer and return the last layer's output at the positions whose logits are wanted.
@@ -177,37 +177,37 @@ class MlxBackbone:
         """
         self._adapters.choose(batch.adapters)
         hidden = self._surroundings.embed(batch.token_ids)
-        for layer in range(len(self._layers)):
+        run = self._surroundings.layers(batch.token_ids, hidden)
+        for layer, (source, window) in enumerate(zip(self._caches, self._windows, strict=True)):
             before = hidden
             if layer in self._states:
-                hidden = self._run_recurrent(layer, before, batch)
-            else:
-                hidden = self._run_layer(layer, before, batch, pools[layer])
+                hidden = self._run_recurrent(run, layer, before, batch)
+                continue
+            mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
+            cache = batch.cache(layer, pools[layer], window) if layer == source else None
+            hidden = run(layer, before, mask, cache)
         if not needs_last:
             return None
-        last = len(self._layers) - 1
+        last, source = len(self._caches) - 1, self._caches[-1]
         if batch.packing is not None:
-            cache = PackedCache(pools[last], batch.packing, last, self._windows[-1], is_last=True)
-            hidden = self._layers[-1](batch.packing.wanted_of(before), cache=cache)
+            packed = PackedCache(pools[source], batch.packing, last, window, is_last=True)
+            hidden = run(last, batch.packing.wanted_of(before), None, packed)
         elif batch.last is not None:
             num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
             if last in self._states:
                 hidden = hidden[:, -num_wanted:]
             else:
-                hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[last])
+                reading = batch.last.readings[window]
+                mask = self._surroundings.mask(reading, num_wanted)
+                read = ReadingCache(pools[source], batch.last.offset, reading)
+                hidden = run(last, before[:, -num_wanted:], mask, read)
         return hidden.reshape(-1, hidden.shape[-1])
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Return the logits of [num_rows, hidden_size], lazily: [num_rows, vocabulary_size]."""
         return self._surroundings.logits(hidden)
 
-    def _run_layer(self, layer: int, hidden: mx.array, batch: MlxBatch, pool: LayerPool) -> mx.array:
-        window = self._windows[layer]
-        mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
-        output: mx.array = self._layers[layer](hidden, mask=mask, cache=batch.cache(layer, pool, window))
-        return output
-
-    def _run_recurrent(self, layer: int, hidden: mx.array, batch: MlxBatch) -> mx.array:
+    def _run_recurrent(self, run: RunLayer, layer: int, hidden: mx.array, batch: MlxBatch) -> mx.array:
         """Run a layer that keeps states, cut where copies of one are wanted; hand over those that are complete."""
         spans = [self._with_slots(span) for span in batch.spans]
         slots, sources = [each.slot for each in spans], [each.source for each in spans]
@@ -216,7 +216,7 @@ class MlxBackbone:
         cuts = spans[0].saves if len(spans) == 1 else ()
         for end in dict.fromkeys([*(cut.end - start for cut in cuts), num_tokens]):
             cache = StateCache(states.read(sources))
-            outputs.append(self._layers[layer](hidden[:, begin:end], mask=None, cache=cache))
+            outputs.append(run(layer, hidden[:, begin:end], None, cache))
             states.write(slots, tuple(cache.arrays))
             for slot, save in ((each.slot, save) for each in spans for save in each.saves):
                 if len(spans) > 1 or save.end == start + end:
@@ -229,9 +229,3 @@ class MlxBackbone:
 
     def _with_slots(self, span: Span) -> StateSpan:
         return span.state or StateSpan(self._idle_slot if span.start else None, self._idle_slot)
-
-    def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
-        reading = last.readings[self._windows[-1]]
-        mask = self._surroundings.mask(reading, hidden.shape[1])
-        output: mx.array = self._layers[-1](hidden, mask=mask, cache=ReadingCache(pool, last.offset, reading))
-        return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -9,11 +10,21 @@ import mlx.core as mx
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.runners.mlx.kv_cache.positions import Mask, VisibleKeys
 
+RunLayer = Callable[[int, mx.array, Mask, Any], mx.array]
+"""Returns the output of a layer by its index, its input, its mask and its cache; None: K and V are another's."""
+
 
 class Surroundings:
-    """Embedding before the layers, mask of a layer, and head after them, for most families."""
+    """Embedding before the layers, mask of a layer, and head after them, for most families.
+
+    Attributes:
+        modules: The layers.
+        caches: By layer, the one whose K and V it reads.
+    """
 
     def __init__(self, model: Any) -> None:
+        self.modules = list(model.model.layers)
+        self.caches = list(range(len(self.modules)))
         self._embed_tokens = model.model.embed_tokens
         self._norm = model.model.norm
         self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
@@ -22,6 +33,15 @@ class Surroundings:
         """Return what the first layer takes of [num_rows, num_tokens] tokens: [num_rows, num_tokens, hidden_size]."""
         hidden: mx.array = self._embed_tokens(token_ids)
         return hidden.astype(self._norm.weight.dtype)  # MLX unpacks floats of 4 and 8 bits to bfloat16
+
+    def layers(self, token_ids: mx.array, embedded: mx.array) -> RunLayer:  # noqa: ARG002 - of use to a family below
+        """Return what computes the layers of one pass, from what `embed` made of its tokens."""
+
+        def run(layer: int, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
+            output: mx.array = self.modules[layer](hidden, mask=mask, cache=cache)
+            return output
+
+        return run
 
     def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:  # noqa: ARG002 - of use to a family below
         """Return the mask of a layer for that many queries per row, as the family's attention takes it."""
@@ -65,6 +85,42 @@ class Gemma2(Gemma):
         return logits
 
 
+class Gemma4(Gemma):
+    """Gemma 4: besides, tokens have an input to each layer, and the last layers read K and V of layers before them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._model = model.model
+        self._logit_cap = model.final_logit_softcapping
+        self.caches = list(self._model.previous_kvs)
+
+    def layers(self, token_ids: mx.array, embedded: mx.array) -> RunLayer:
+        """Return what computes the layers of one pass."""
+        model = self._model
+        inputs: mx.array | None = None
+        if model.hidden_size_per_layer_input:
+            inputs = model._project_per_layer_inputs(embedded, model._get_per_layer_inputs(token_ids))
+        read: dict[int, tuple[Any, Any]] = {}
+
+        def run(layer: int, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
+            of_layer = None if inputs is None else inputs[:, -hidden.shape[1] :, layer]
+            kv, offset = None, None
+            if (source := self.caches[layer]) != layer:
+                kv, offset = read[source] if cache is None else ((None, None), mx.array(cache.offset))
+            output: mx.array
+            output, *read[layer] = self.modules[layer](
+                hidden, mask, cache, per_layer_input=of_layer, shared_kv=kv, offset=offset
+            )
+            return output
+
+        return run
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of the last layer's output."""
+        logits = super().logits(hidden)
+        return logits if self._logit_cap is None else mx.tanh(logits / self._logit_cap) * self._logit_cap
+
+
 class WithLatents(Surroundings):
     """Families with latents: attention takes no mask but an array."""
 
@@ -83,6 +139,6 @@ def _as_array(reading: VisibleKeys, num_queries: int) -> mx.array | None:
 
 def surroundings_of(model: Any) -> Surroundings:
     """Return those of a model of mlx-lm."""
-    kinds: dict[str, type[Surroundings]] = {"gemma2": Gemma2, "gemma3_text": Gemma}
+    kinds: dict[str, type[Surroundings]] = {"gemma2": Gemma2, "gemma3_text": Gemma, "gemma4_text": Gemma4}
     kinds |= dict.fromkeys(LATENT_FAMILIES, WithLatents)
     return kinds.get(model.model_type, Surroundings)(model)
