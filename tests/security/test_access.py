@@ -62,7 +62,7 @@ MAY_CALL = {
     "DecodeService/Serve": "gateway",
     "JoinService/Join": "joiner",
     "JoinService/Enter": "joiner",
-    "JoinService/Invite": "admin",
+    "JoinService/Invite": "admin gateway",
     "ModelService/ListModels": "admin gateway",
     "ModelService/ChangeModel": "admin gateway",
     "ModelService/Supervise": "node",

@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 
 from baton.agent.machine_lock import agent_process
-from baton.agent.network import best_address, lan_addresses, route_towards
 from baton.agent.settings import DEFAULT_STATE_DIR, AgentSettings, node_id_of
 from baton.cli.agent import installed_service, write_service
 from baton.cli.cluster.router_call import DEFAULT_ROUTER, RouterOption, call_router
@@ -28,6 +27,7 @@ from baton.cli.serve import serve_role, take_option
 from baton.cli.terminal.console import make_console
 from baton.config.settings import load_settings, parse_flags
 from baton.discovery.lan import find_router
+from baton.discovery.network import best_address, lan_addresses, route_towards
 from baton.errors import ConfigurationError, UnavailableError
 from baton.installation import install_line, lacking
 from baton.internal.v1 import join_service_pb2
@@ -65,11 +65,10 @@ def show_invitation(router: str, address: str, console: Console) -> None:
         BatonError: If the router cannot be reached or refuses.
     """
     check_installed()
-    own = None if address else best_address(lan_addresses())
-    request = join_service_pb2.InviteRequest(address=own.host if own else address)
+    request = join_service_pb2.InviteRequest(address=address)
     answer = call_router(router, lambda channel: JoinServiceStub(channel).Invite(request, timeout=30.0))  # type: ignore[no-untyped-call]
-    if own and own.advice and answer.address.startswith(f"{own.host}:"):
-        console.print(f"[yellow]{own.advice}[/]", highlight=False)
+    if answer.advice:
+        console.print(f"[yellow]{answer.advice}[/]", highlight=False)
     ends = answer.expires_at.ToDatetime().strftime("%H:%M UTC")
     console.print(f"One machine joins until {ends} by\n", highlight=False)
     console.print(f"  baton join {answer.code}\n", style="bold", highlight=False)

@@ -64,7 +64,7 @@ def list_command(router: RouterOption = DEFAULT_ROUTER) -> None:
     for model in models:
         table.add_row(model.name.repository, model.name.revision[:12], format_bytes(model.num_bytes), str(model.folder))
     if not models:
-        print("None is here yet; `baton models pull org/name` brings one.")
+        print("The hub's cache of this machine is empty; `baton models pull org/name` brings a model.")
         return
     print_table(make_console(), table)
 

@@ -43,7 +43,9 @@ from baton.cli.terminal.console import (
     processes_table,
 )
 from baton.cli.terminal.tables import print_table
+from baton.discovery.network import best_address, lan_addresses
 from baton.errors import BatonError, ConfigurationError
+from baton.router.models.desired import read_desired
 from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
 from baton.weights.model_name import served_name_of
@@ -60,7 +62,7 @@ _NodesFile = Annotated[
 ]
 _ModelsFile = Annotated[
     Path | None,
-    typer.Option(help="TOML file of further models, which `baton models load` adds to; default: none is kept."),
+    typer.Option(help="TOML file of further models, which `baton models load` adds to; default: one in --state-dir."),
 ]
 _KeysFile = Annotated[
     str, typer.Option(help="File with a `name:key` per line: who may ask.", envvar="BATON_GATEWAY_API_KEYS_FILE")
@@ -157,7 +159,8 @@ def command(
     )
     adapters, is_told, ports = ",".join(lora or ()), is_verbose or log_level.lower() == "debug", (http_port, grpc_port)
     site = LocalCluster(host, *ports, model_dir, name, log_level, adapters, given, is_insecure, state_dir)
-    site = replace(site, models_file=models_file)
+    is_public = is_lan and {"api_keys_file", "https_cert_file"} <= given.keys()
+    site = replace(site, models_file=models_file, public_host=best_address(lan_addresses()).host if is_public else "")
     raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_lan=is_lan))
 
 
@@ -191,6 +194,9 @@ def _start(
         write_assignment(site, specs[0], plans)
     needs = check_site(site, specs, partial(_say_checked, console))
     dtype = next(iter(needs.values())).dtype
+    if site.kept_models_file and site.kept_models_file.is_file():
+        kept = [each.name for each in read_desired(site.kept_models_file) if not each.is_unloaded]
+        _say_checked(console, "models", f"{', '.join(kept) or 'none'} beside it, as {site.kept_models_file} has them")
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()}, is_lan)
     started = started._replace(models=partial(_models, site, specs, plans, 4 if dtype == "float32" else 2))
     return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose))
@@ -272,6 +278,9 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{_nodes_line(router)}[/] shows what the router knows.")
     console.print("Ctrl-C stops everything.\n")
     if started.is_lan:
+        missing = "where it has --api-keys-file, --https-cert-file and --https-key-file; as it is, only here"
+        public = f"at [bold]{site.url}[/]" if site.public_host else missing
+        console.print(f"Clients on other machines are answered {public}.", highlight=False, soft_wrap=True)
         try:
             await asyncio.to_thread(show_invitation, router, "", console)
         except BatonError as error:

@@ -141,7 +141,7 @@ async def _run(
             endpoints += exo_endpoints(exo)
         if settings.ui:
             ui = Ui(router, journal, quarantine, catalog, clock, _exposures(settings))
-            endpoints += ui_endpoints(ui)
+            endpoints += ui_endpoints(ui, can_invite=settings.serves_administrators)
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)

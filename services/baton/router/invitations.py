@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import AddressValueError, IPv4Address
 
+from baton.discovery.network import best_address, lan_addresses
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1 import join_service_pb2_grpc as service
@@ -97,10 +98,11 @@ class InviteServicer(service.JoinServiceServicer):
 
     async def Invite(self, request: messages.InviteRequest, _context: Context) -> messages.InviteResponse:  # noqa: N802
         """Return another code."""
-        address = await self._door.open(request.address) if self._door else self._address
+        own = None if request.address or not self._door or self._door.host else best_address(lan_addresses())
+        address = await self._door.open(own.host if own else request.address) if self._door else self._address
         if not address:
             raise ConfigurationError("machines cannot join here: the router has no --join-secret-file")
         code, expires_at = self._invitations.create(datetime.now(UTC))
-        answer = messages.InviteResponse(code=str(code), address=address)
+        answer = messages.InviteResponse(code=str(code), address=address, advice=own.advice if own else "")
         answer.expires_at.FromDatetime(expires_at)
         return answer

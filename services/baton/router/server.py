@@ -63,7 +63,8 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
     warm_up = WarmUp(state.nodes, settings.warm_up_seconds)
     lease = Lease(settings.models_lease, socket.gethostname()) if settings.models_lease else None
-    models = ModelSupervision(DesiredModels(settings.models_file, lease), state)
+    desired = DesiredModels(settings.models_file, lease)
+    models = ModelSupervision(desired, state, turn_seconds=settings.model_turn_seconds)
     servicer = RouterServicer(state, placer, registrations, warm_up, models.used_at)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))

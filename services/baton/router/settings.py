@@ -43,6 +43,9 @@ class RouterAddressSettings(ServiceSettings):
     several routers with one file, one leads. None: they are forgotten as the router ends."""
     models_lease: str = ""
     """Kubernetes Lease by which one of several routers leads, each with a file of its own; empty: the file's lock."""
+    model_turn_seconds: float = Field(default=30.0, ge=0)
+    """Time that a model on demand keeps its place at least, from when it serves, while requests for others wait for it:
+    beside loading, no model delays another one for longer."""
 
 
 class LoadReportSettings(ServiceSettings):

@@ -71,7 +71,7 @@ METHODS: Mapping[str, frozenset[Party]] = {
     f"{_INTERNAL}AgentService/GetStatus": frozenset({Party.NODE, Party.ADMIN}),
     f"{_INTERNAL}JoinService/Join": frozenset({Party.JOINER}),
     f"{_INTERNAL}JoinService/Enter": frozenset({Party.JOINER}),
-    f"{_INTERNAL}JoinService/Invite": frozenset({Party.ADMIN}),
+    f"{_INTERNAL}JoinService/Invite": frozenset({Party.GATEWAY, Party.ADMIN}),
     "baton.v1.GenerationService/*": frozenset({Party.CLIENT}),
     "grpc.health.v1.Health/*": frozenset(Party),
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": frozenset({Party.ADMIN, Party.CLIENT}),

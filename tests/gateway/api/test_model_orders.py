@@ -13,7 +13,13 @@ import pytest
 
 from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.model_orders import LoadBody, ModelOrders, UnloadBody
-from baton.internal.v1.model_service_pb2 import MODEL_STAGE_STORED, ChangeModelRequest, DesiredModel, ModelState
+from baton.internal.v1.model_service_pb2 import (
+    MODEL_STAGE_STORED,
+    ChangeModelRequest,
+    ChangeModelResponse,
+    DesiredModel,
+    ModelState,
+)
 from gateway.fake_cluster import FakeCluster, Loop
 from gateway.rest import ask
 
@@ -24,11 +30,12 @@ class FakeRouter:
     def __init__(self) -> None:
         self.asked: list[ChangeModelRequest] = []
 
-    async def change_model(self, request: ChangeModelRequest) -> ModelState:
+    async def change_model(self, request: ChangeModelRequest) -> ChangeModelResponse:
         """Remember what is asked."""
         self.asked.append(request)
         name = request.unload or request.load.name
-        return ModelState(desired=DesiredModel(name=name), stage=MODEL_STAGE_STORED, problem="waits")
+        state = ModelState(desired=DesiredModel(name=name), stage=MODEL_STAGE_STORED, problem="waits")
+        return ChangeModelResponse(model=state, forecast=["it fits"] if request.is_dry_run else [])
 
 
 async def _answer(endpoint: Endpoint, body: object) -> Any:
@@ -51,7 +58,11 @@ def test_an_administrator_changes_what_is_wanted() -> None:
         loaded, gone = await _answer(load, body), await _answer(unload, UnloadBody("llama"))
 
         assert {load.access, unload.access} == {Access.ADMIN}
-        assert loaded == gone == (200, {"model": "llama", "state": "stored", "cause": "waits"})
+        expected = {"model": "llama", "state": "stored", "cause": "waits", "forecast": []}
+        assert loaded == gone == (200, expected)
+        for endpoint, tried in ((load, LoadBody("llama", dry_run=True)), (unload, UnloadBody("llama", dry_run=True))):
+            assert await _answer(endpoint, tried) == (200, {**expected, "forecast": ["it fits"]})
+            assert router.asked[-1].is_dry_run
         wanted = router.asked[0].load
         assert (wanted.source, wanted.min_replica_count, list(wanted.pinned_machines)) == ("/models/llama", 2, ["mac"])
         assert (wanted.is_on_demand, wanted.keep_alive.seconds) == (True, 9)

@@ -72,11 +72,10 @@ def test_probes_of_others_are_answered(gateway: RunningGateway) -> None:
 
 
 def test_the_api_is_described_for_people(gateway: RunningGateway) -> None:
-    """Every path and object of the document is on the page, and every link leads somewhere."""
-    document, page = ask(gateway, "/openapi.json").body, ask(gateway, "/docs")
+    """By a page whose script reads the document, which nobody needs a key for; nothing of it comes from elsewhere."""
+    page = ask(gateway, "/docs")
+    wanted = re.findall(r'(?:href|src)="([^"]+)"', page.data.decode())
 
-    text = page.data.decode()
     assert page.headers["content-type"].startswith("text/html")
-    assert all(f" {path}</code>" in text for path in document["paths"])
-    assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r' id="(\w+)"', text))
-    assert set(re.findall(r' id="(\w+)"', text)) == set(document["components"]["schemas"])
+    assert {"/docs.js", "/docs.css", "/openapi.json"} <= set(wanted)
+    assert [ask(gateway, path).status for path in wanted] == [200] * len(wanted)

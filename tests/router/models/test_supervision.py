@@ -198,6 +198,56 @@ def test_a_pin_moves_a_model_by_loading_it_there_before_it_goes_here() -> None:
     assert served[-1] == {"b"}
 
 
+def test_a_hot_model_delays_a_cold_one_by_one_turn_at_most() -> None:
+    """Who waits for a place gets it once who has it has had its turn; who never ceases to be asked for comes again."""
+    cluster = Cluster(FakeMachine("a", 24))
+    for name in ("hot", "cold"):
+        cluster.supervision.want(_wanted(name, is_on_demand=True))
+    waited = [0.0]  # by each request for the cold one
+    for step in range(1200):  # ten minutes
+        held = cluster.machines["a"].held
+        cluster.supervision.used_at["hot"] = cluster.now  # as each placement says
+        if "hot" not in held:
+            cluster.supervision.note_use("hot")
+        if "cold" not in held and step % 100 < 90:
+            waited[-1] += 0.5
+            cluster.supervision.note_use("cold")
+            assert cluster.supervision.state_of("cold").ready_in.seconds <= 33
+        elif waited[-1]:
+            waited.append(0.0)
+        cluster.step(1)
+
+    assert len(waited) > 8
+    assert max(waited) <= 30 + 3  # the turn, and two changes
+    assert 12 <= len(cluster.loads) <= 21
+
+
+def test_what_a_change_would_come_to_is_said_before_anybody_agrees() -> None:
+    """Where it would go, what it would take there, what else would leave; and nothing happens."""
+    cluster = Cluster(FakeMachine("a", 24), FakeMachine("b", 20))
+    cluster.supervision.want(_wanted("one", min_replica_count=2, is_on_demand=True))
+    cluster.step()
+    cluster.supervision.note_use("one")
+    cluster.step(20)
+    cluster.supervision.want(_wanted("two", is_unloaded=True, pinned_machines=["a"]))
+    loads = cluster.loads
+    told = {
+        name: "\n".join(cluster.supervision.forecast(_wanted(name, **fields)))
+        for name, fields in {
+            "one": {"pinned_machines": ["b"]},
+            "gone": {"is_unloaded": True},
+            "org/unseen": {},
+        }.items()
+    }
+
+    assert "one would be served by b (both): 15 GB of weights" in told["one"]
+    assert "a request of 1024 prompt tokens and 256 new ones would take" in told["one"]
+    assert told["gone"] == "nothing would come back once the requests of gone have ended; its files stay"
+    assert told["org/unseen"].startswith("the size of org/unseen is known once one machine has its files: a has most")
+    cluster.step(20)
+    assert cluster.loads == loads
+
+
 def test_requests_for_two_models_that_share_one_place_load_each_a_bounded_number_of_times() -> None:
     """Who has just come stays for a while, whoever else is asked for."""
     cluster = Cluster(FakeMachine("a", 24))

@@ -98,7 +98,8 @@ def print_models(models: Sequence[messages.ModelState]) -> None:
     for heading in ("model", "stage", "machine", "weights", "held", "problem"):
         table.add_column(heading, justify="right" if heading in ("weights", "held") else "left", overflow="fold")
     for state in models:
-        table.add_row(state.desired.name, _stage(state.stage), f"{state.serving_count} nodes", "", "", state.problem)
+        count = f"{state.serving_count} node{'' if state.serving_count == 1 else 's'}"
+        table.add_row(state.desired.name, _stage(state.stage), count, "", "", state.problem)
         for machine, each in sorted(state.machines.items()):
             sizes = format_bytes(each.weight_byte_count), format_bytes(each.held_byte_count)
             table.add_row("", _stage(each.stage), machine, *sizes, each.problem)

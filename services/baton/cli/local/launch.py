@@ -55,13 +55,20 @@ class LocalCluster:
     """Whether other machines may reach all of it."""
     state_dir: Path | None = None
     """Folder for what outlives it; None: nothing does."""
+    public_host: str = ""
+    """Address of the gateway where clients on other machines reach it; empty: `host`."""
     models_file: Path | None = None
-    """What the router takes the models from that are wanted beside that one; None: from nowhere."""
+    """What the router takes the models from that are wanted beside that one; None: a file in `lan_dir`."""
 
     @property
     def lan_dir(self) -> Path | None:
         """Folder by which it opens to machines that join; None: it cannot."""
         return self.state_dir.expanduser() / str(self.http_port) if self.state_dir and is_loopback(self.host) else None
+
+    @property
+    def kept_models_file(self) -> Path | None:
+        """File by which further models outlive the router; None: they do not."""
+        return self.models_file or (self.lan_dir and self.lan_dir / "models.toml")
 
     @property
     def needs_key(self) -> bool:
@@ -76,7 +83,7 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """Address of the REST API."""
-        return f"http{'s' if self.https_cert_file else ''}://{host_port(self.host, self.http_port)}"
+        return f"http{'s' if self.https_cert_file else ''}://{host_port(self.public_host or self.host, self.http_port)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,8 @@ def settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
 
 
 def _gateway(site: LocalCluster, router_address: str, health_port: int) -> ProcessPlan:
-    address, flags = host_port(site.host, site.grpc_port), _gateway_settings(site, router_address, health_port)
+    host = site.public_host or site.host
+    address, flags = host_port(host, site.grpc_port), _gateway_settings(site, router_address, health_port)
     settings = load_settings(GatewaySettings, flags | {"insecure": site.is_insecure})
     settings.https_certificate()
     settings.grpc_certificate()
@@ -177,7 +185,7 @@ def _gateway(site: LocalCluster, router_address: str, health_port: int) -> Proce
 
 def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_address: str) -> Mapping[str, str]:
     joining = {"join_port": str(ports[_JOIN])} if site.lan_dir else {}
-    wanted = {"models_file": str(site.models_file)} if site.models_file else {}
+    wanted = {"models_file": str(site.kept_models_file)} if site.kept_models_file else {}
     address = {"host": site.host, "port": str(ports["router"])}
     return {**address, "cache_index_address": cache_index_address, **joining, **wanted}
 
@@ -210,9 +218,9 @@ def _gateway_settings(site: LocalCluster, router_address: str, health_port: int)
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
         "router_address": router_address,
-        "http_host": site.host,
+        "http_host": site.public_host or site.host,
         "http_port": str(site.http_port),
-        "grpc_host": site.host,
+        "grpc_host": site.public_host or site.host,
         "grpc_port": str(site.grpc_port),
         "health_port": str(health_port),
         **site.clients,

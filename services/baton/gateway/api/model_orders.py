@@ -9,7 +9,7 @@ import msgspec
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.cluster.router_client import RouterClient
-from baton.internal.v1.model_service_pb2 import ChangeModelRequest, DesiredModel, ModelStage, ModelState
+from baton.internal.v1.model_service_pb2 import ChangeModelRequest, DesiredModel, ModelStage
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 
@@ -33,6 +33,8 @@ class LoadBody(msgspec.Struct, forbid_unknown_fields=True):
     """Whether it is only stored until a request for it comes."""
     keep_alive_seconds: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
     """Then, time without a request after which it goes; 0: five minutes."""
+    dry_run: bool = False
+    """Whether nothing changes: `forecast` says what would."""
 
 
 class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,6 +42,8 @@ class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
 
     model: str
     """Its name."""
+    dry_run: bool = False
+    """Whether nothing changes: `forecast` says what would."""
 
 
 class OrderedModel(msgspec.Struct):
@@ -50,6 +54,8 @@ class OrderedModel(msgspec.Struct):
     """absent, fetching, stored, loaded, serving, draining or failed."""
     cause: str
     """Why it is not served; empty: it is, or it is on its way."""
+    forecast: list[str] = []
+    """Of a dry run: where it would go, what it would take there, and what else would change, in lines for people."""
 
 
 class ModelOrders:
@@ -89,13 +95,15 @@ class ModelOrders:
             is_on_demand=body.on_demand,
         )
         wanted.keep_alive.FromSeconds(body.keep_alive_seconds)
-        self._send(exchange, await self._router.change_model(ChangeModelRequest(load=wanted)))
+        await self._change(exchange, ChangeModelRequest(load=wanted, is_dry_run=body.dry_run))
 
     async def unload(self, exchange: Exchange) -> None:
         """Want a model no more."""
         body: UnloadBody = exchange.body
-        self._send(exchange, await self._router.change_model(ChangeModelRequest(unload=body.model)))
+        await self._change(exchange, ChangeModelRequest(unload=body.model, is_dry_run=body.dry_run))
 
-    def _send(self, exchange: Exchange, state: ModelState) -> None:
+    async def _change(self, exchange: Exchange, request: ChangeModelRequest) -> None:
+        answer = await self._router.change_model(request)
+        state, forecast = answer.model, list(answer.forecast)
         stage = ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()
-        exchange.response.send(200, encode(OrderedModel(state.desired.name, stage, state.problem)))
+        exchange.response.send(200, encode(OrderedModel(state.desired.name, stage, state.problem, forecast)))

@@ -12,10 +12,10 @@ import baton
 from baton.gateway.api.answer import encode
 from baton.gateway.api.anthropic.errors import is_anthropic
 from baton.gateway.api.anthropic.schema import ModelObject, ModelPage
-from baton.gateway.api.docs import DOCS_HEADERS, docs_page
 from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
 from baton.gateway.api.openapi import openapi_body
+from baton.gateway.api.ui.page import page_file
 from baton.gateway.models.catalog import ListedModel, ModelCatalog
 from baton.gateway.models.status import unknown_model
 from baton.telemetry.prometheus import Scrape, content_type
@@ -71,6 +71,7 @@ class Pages:
         self._scrape = scrape
         self._created_seconds = created_seconds
         self._openapi_body = b""
+        self._docs = {f"/docs{end}": page_file(f"docs{end or '.html'}") for end in ("", ".css", ".js")}
 
     def describe(self, endpoints: Sequence[Endpoint], *, is_strict: bool) -> None:
         """Take the table of routes, these pages among them, for the OpenAPI document; see `openapi_body`."""
@@ -133,8 +134,9 @@ class Pages:
         exchange.response.send(200, self._openapi_body)
 
     async def send_docs(self, exchange: Exchange) -> None:
-        """Send the same for people."""
-        exchange.response.send(200, docs_page(self._openapi_body), headers=DOCS_HEADERS)
+        """Send a file of the page that shows the same to people."""
+        headers, content = self._docs[exchange.request.path]
+        exchange.response.send(200, content, headers=headers)
 
     def _anthropic_model(self, row: ListedModel) -> ModelObject:
         created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created_seconds))

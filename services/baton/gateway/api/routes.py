@@ -41,7 +41,7 @@ from baton.gateway.api.tokenize import (
     answer_tokenize,
 )
 from baton.gateway.api.tolerance import PROMISES, Unserved
-from baton.gateway.api.ui.page import Ui
+from baton.gateway.api.ui.page import InviteBody, Ui
 from baton.gateway.generation.generator import TextGenerator
 from baton.telemetry import names
 
@@ -177,8 +177,8 @@ def page_endpoints(pages: Pages) -> list[Endpoint]:
         Endpoint(
             "GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None, access=Access.ADMIN
         ),
-        Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None),
-        Endpoint("GET", "/docs", pages.send_docs, access=is_open),
+        Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None, access=is_open),
+        *(Endpoint("GET", path, pages.send_docs, access=is_open) for path in ("/docs", "/docs.css", "/docs.js")),
     ]
 
 
@@ -231,7 +231,8 @@ def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
     return [row._replace(access=Access.ADMIN) for row in rows]
 
 
-def ui_endpoints(ui: Ui) -> list[Endpoint]:
-    """Return the page's files, which hold nothing of anyone's, and the state that it shows, which is everybody's."""
-    files = [Endpoint("GET", path, ui.send_file, access=Access.OPEN) for path in ui.paths]
-    return [Endpoint("GET", "/ui/state", ui.send_state, access=Access.ADMIN), *files]
+def ui_endpoints(ui: Ui, *, can_invite: bool) -> list[Endpoint]:
+    """Return the page's files, which hold nothing of anyone's, and what it shows and does, which is administrators'."""
+    rows = [Endpoint("GET", path, ui.send_file, access=Access.OPEN) for path in ui.paths]
+    rows += [Endpoint("GET", "/ui/state", ui.send_state, access=Access.ADMIN)]
+    return rows + [Endpoint("POST", "/ui/invite", ui.invite, body=InviteBody, access=Access.ADMIN)] * can_invite

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from baton.errors import BatonError, NotFoundError, UnavailableError
-from baton.internal.v1.model_service_pb2 import ChangeModelRequest, ListModelsRequest, ModelState
+from baton.errors import BatonError, ConfigurationError, NotFoundError, UnavailableError
+from baton.internal.v1 import join_service_pb2 as joining
+from baton.internal.v1 import model_service_pb2 as models
+from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.internal.v1.node_pb2 import NodeDescription
 from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
@@ -26,6 +28,8 @@ NOT_LEADER = "NOT_LEADER"
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 0.5
+_INVITE_SECONDS = 30.0
+"""The first invitation makes certificates, and opens ports."""
 
 
 class RouterClient:
@@ -94,20 +98,20 @@ class RouterClient:
         states: Sequence[NodeState] = response.nodes
         return states
 
-    async def list_models(self) -> Sequence[ModelState] | None:
-        """Return where models stand that are wanted or served, as the leader says; none where nobody plans.
+    async def list_models(self) -> models.ListModelsResponse | None:
+        """Return where models stand that are wanted or served, and the plan, as the leader says.
 
-        None: no leader answers now.
+        Nothing where nobody plans; None: no leader answers now.
         """
         for stub in self._planners:
             try:
-                models: Sequence[ModelState] = (
-                    await stub.ListModels(ListModelsRequest(), timeout=self._timeout_seconds)
-                ).models
-                return models
+                answer: models.ListModelsResponse = await stub.ListModels(
+                    models.ListModelsRequest(), timeout=self._timeout_seconds
+                )
+                return answer
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    return ()
+                    return models.ListModelsResponse()
         return None
 
     async def use_model(self, name: str) -> None:
@@ -116,22 +120,37 @@ class RouterClient:
         Raises:
             BatonError: If the leader refuses, or no router answers.
         """
-        await self.change_model(ChangeModelRequest(use=name))
+        await self.change_model(models.ChangeModelRequest(use=name))
 
-    async def change_model(self, request: ChangeModelRequest) -> ModelState:
-        """Change what models are wanted; return how the model stands.
+    async def change_model(self, request: models.ChangeModelRequest) -> models.ChangeModelResponse:
+        """Change what models are wanted; return how the model stands, or would.
 
         Raises:
             BatonError: If the leader refuses, or no router answers.
         """
         for stub in self._planners:
             try:
-                state: ModelState = (await stub.ChangeModel(request, timeout=self._timeout_seconds)).model
-                return state
+                answer: models.ChangeModelResponse = await stub.ChangeModel(request, timeout=self._timeout_seconds)
+                return answer
             except grpc.aio.AioRpcError as rpc_error:
                 if (error := error_from_rpc(rpc_error)).reason != NOT_LEADER or stub is self._planners[-1]:
                     raise self._absence(error) from rpc_error
         raise AssertionError("there is a router at least")
+
+    async def invite(self) -> joining.InviteResponse:
+        """Return a code by which one machine joins; the deployment is open to other machines from then on.
+
+        Raises:
+            BatonError: If machines cannot join there, or no router answers.
+        """
+        try:
+            stub = JoinServiceStub(self._channel)  # type: ignore[no-untyped-call]
+            answer: joining.InviteResponse = await stub.Invite(joining.InviteRequest(), timeout=_INVITE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ConfigurationError("machines join a `baton up`, or a router with --join-port") from error
+            raise self._absence(error_from_rpc(error)) from error
+        return answer
 
     async def close(self) -> None:
         """Close the channels."""

@@ -156,7 +156,7 @@ class ModelCatalog:
                 by_model.setdefault(state.node.model_id, []).append(state)
         now = clock()
         if models is not None:
-            self._wanted = {each.desired.name: status_of(each) for each in models}
+            self._wanted = {each.desired.name: status_of(each) for each in models.models}
         for name in {**self._entries, **by_model, **self._wanted}:
             entry = self._entries.setdefault(name, CatalogEntry(name, None, now))
             entry.wanted = self._wanted.get(name)
@@ -217,10 +217,12 @@ class ModelCatalog:
         if entry is not None and entry.status.is_coming and name not in self._served:
             if entry.status.is_on_demand:
                 await self._use(name)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, BatonError):
                 async with asyncio.timeout(self._settings.wait_seconds):
                     while name not in self._served:
                         await self._news.wait()
+                        if entry.status.is_on_demand and name not in self._served:
+                            await self._use(name)  # still: models take turns by who waits longest
         if (found := self._served.get(name)) is not None:
             return found
         if entry is not None:

@@ -54,11 +54,12 @@ class ModelStatus(NamedTuple):
 
 def status_of(state: ModelState) -> ModelStatus:
     """Return what the planner says of a model: how far the machine is that is farthest."""
-    machines = [each for each in state.machines.values() if each.stage == state.stage and each.total_byte_count]
+    machines = [each for each in state.machines.values() if each.stage == state.stage]
+    moving = [each for each in machines if each.done_byte_count < each.total_byte_count]
     return ModelStatus(
         cast(Stage, ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()),
-        max((each.done_byte_count / each.total_byte_count for each in machines), default=None),
-        state.problem,
+        max((each.done_byte_count / each.total_byte_count for each in moving), default=None),
+        state.problem or ("it was unloaded; `baton models load` loads it" if state.desired.is_unloaded else ""),
         seconds_from_duration(state.ready_in) if state.HasField("ready_in") else None,
         state.desired.is_on_demand and not state.desired.is_unloaded,
     )

@@ -16,7 +16,7 @@ from baton.internal.v1 import node_pb2 as baton_dot_internal_dot_v1_dot_node__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$baton/internal/v1/join_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\x1a\x1fgoogle/protobuf/timestamp.proto\" \n\rInviteRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"_\n\x0eInviteResponse\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Z\n\x0c\x45nterRequest\x12.\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1d.baton.internal.v1.EnterBeginH\x00\x12\x0f\n\x05proof\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"/\n\nEnterBegin\x12\x10\n\x08newcomer\x18\x01 \x01(\x0c\x12\x0f\n\x07\x65lement\x18\x02 \x01(\x0c\"\x81\x01\n\x08Newcomer\x12\x13\n\x0b\x63ode_number\x18\x01 \x01(\x05\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12)\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bworker_port\x18\x05 \x01(\x05\"?\n\rEnterResponse\x12\x11\n\x07\x65lement\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06sealed\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"=\n\x0c\x45nterOutcome\x12\x0f\n\x05token\x18\x01 \x01(\tH\x00\x12\x11\n\x07problem\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"\x7f\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x1d\n\x15service_account_token\x18\x05 \x01(\t\"\xa2\x01\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\x0c\x12\x16\n\x0erouter_address\x18\x03 \x01(\t\x12\x1b\n\x13\x63\x61\x63he_index_address\x18\x04 \x01(\t\x12\x33\n\x06worker\x18\x05 \x01(\x0b\x32#.baton.internal.v1.WorkerAssignment\"\xb3\x01\n\x10WorkerAssignment\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.baton.internal.v1.NodeRole\x12\x43\n\x08settings\x18\x02 \x03(\x0b\x32\x31.baton.internal.v1.WorkerAssignment.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xf5\x01\n\x0bJoinService\x12G\n\x04Join\x12\x1e.baton.internal.v1.JoinRequest\x1a\x1f.baton.internal.v1.JoinResponse\x12M\n\x06Invite\x12 .baton.internal.v1.InviteRequest\x1a!.baton.internal.v1.InviteResponse\x12N\n\x05\x45nter\x12\x1f.baton.internal.v1.EnterRequest\x1a .baton.internal.v1.EnterResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$baton/internal/v1/join_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1c\x62\x61ton/internal/v1/node.proto\x1a\x1fgoogle/protobuf/timestamp.proto\" \n\rInviteRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"o\n\x0eInviteResponse\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x61\x64vice\x18\x04 \x01(\t\"Z\n\x0c\x45nterRequest\x12.\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1d.baton.internal.v1.EnterBeginH\x00\x12\x0f\n\x05proof\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"/\n\nEnterBegin\x12\x10\n\x08newcomer\x18\x01 \x01(\x0c\x12\x0f\n\x07\x65lement\x18\x02 \x01(\x0c\"\x81\x01\n\x08Newcomer\x12\x13\n\x0b\x63ode_number\x18\x01 \x01(\x05\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12)\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bworker_port\x18\x05 \x01(\x05\"?\n\rEnterResponse\x12\x11\n\x07\x65lement\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06sealed\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"=\n\x0c\x45nterOutcome\x12\x0f\n\x05token\x18\x01 \x01(\tH\x00\x12\x11\n\x07problem\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"\x7f\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x1d\n\x15service_account_token\x18\x05 \x01(\t\"\xa2\x01\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\x0c\x12\x16\n\x0erouter_address\x18\x03 \x01(\t\x12\x1b\n\x13\x63\x61\x63he_index_address\x18\x04 \x01(\t\x12\x33\n\x06worker\x18\x05 \x01(\x0b\x32#.baton.internal.v1.WorkerAssignment\"\xb3\x01\n\x10WorkerAssignment\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.baton.internal.v1.NodeRole\x12\x43\n\x08settings\x18\x02 \x03(\x0b\x32\x31.baton.internal.v1.WorkerAssignment.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xf5\x01\n\x0bJoinService\x12G\n\x04Join\x12\x1e.baton.internal.v1.JoinRequest\x1a\x1f.baton.internal.v1.JoinResponse\x12M\n\x06Invite\x12 .baton.internal.v1.InviteRequest\x1a!.baton.internal.v1.InviteResponse\x12N\n\x05\x45nter\x12\x1f.baton.internal.v1.EnterRequest\x1a .baton.internal.v1.EnterResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -28,25 +28,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVITEREQUEST']._serialized_start=122
   _globals['_INVITEREQUEST']._serialized_end=154
   _globals['_INVITERESPONSE']._serialized_start=156
-  _globals['_INVITERESPONSE']._serialized_end=251
-  _globals['_ENTERREQUEST']._serialized_start=253
-  _globals['_ENTERREQUEST']._serialized_end=343
-  _globals['_ENTERBEGIN']._serialized_start=345
-  _globals['_ENTERBEGIN']._serialized_end=392
-  _globals['_NEWCOMER']._serialized_start=395
-  _globals['_NEWCOMER']._serialized_end=524
-  _globals['_ENTERRESPONSE']._serialized_start=526
-  _globals['_ENTERRESPONSE']._serialized_end=589
-  _globals['_ENTEROUTCOME']._serialized_start=591
-  _globals['_ENTEROUTCOME']._serialized_end=652
-  _globals['_JOINREQUEST']._serialized_start=654
-  _globals['_JOINREQUEST']._serialized_end=781
-  _globals['_JOINRESPONSE']._serialized_start=784
-  _globals['_JOINRESPONSE']._serialized_end=946
-  _globals['_WORKERASSIGNMENT']._serialized_start=949
-  _globals['_WORKERASSIGNMENT']._serialized_end=1128
-  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_start=1081
-  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_end=1128
-  _globals['_JOINSERVICE']._serialized_start=1131
-  _globals['_JOINSERVICE']._serialized_end=1376
+  _globals['_INVITERESPONSE']._serialized_end=267
+  _globals['_ENTERREQUEST']._serialized_start=269
+  _globals['_ENTERREQUEST']._serialized_end=359
+  _globals['_ENTERBEGIN']._serialized_start=361
+  _globals['_ENTERBEGIN']._serialized_end=408
+  _globals['_NEWCOMER']._serialized_start=411
+  _globals['_NEWCOMER']._serialized_end=540
+  _globals['_ENTERRESPONSE']._serialized_start=542
+  _globals['_ENTERRESPONSE']._serialized_end=605
+  _globals['_ENTEROUTCOME']._serialized_start=607
+  _globals['_ENTEROUTCOME']._serialized_end=668
+  _globals['_JOINREQUEST']._serialized_start=670
+  _globals['_JOINREQUEST']._serialized_end=797
+  _globals['_JOINRESPONSE']._serialized_start=800
+  _globals['_JOINRESPONSE']._serialized_end=962
+  _globals['_WORKERASSIGNMENT']._serialized_start=965
+  _globals['_WORKERASSIGNMENT']._serialized_end=1144
+  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_start=1097
+  _globals['_WORKERASSIGNMENT_SETTINGSENTRY']._serialized_end=1144
+  _globals['_JOINSERVICE']._serialized_start=1147
+  _globals['_JOINSERVICE']._serialized_end=1392
 # @@protoc_insertion_point(module_scope)

@@ -14,14 +14,16 @@ class InviteRequest(_message.Message):
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class InviteResponse(_message.Message):
-    __slots__ = ("code", "address", "expires_at")
+    __slots__ = ("code", "address", "expires_at", "advice")
     CODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
     code: str
     address: str
     expires_at: _timestamp_pb2.Timestamp
-    def __init__(self, code: _Optional[str] = ..., address: _Optional[str] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    advice: str
+    def __init__(self, code: _Optional[str] = ..., address: _Optional[str] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., advice: _Optional[str] = ...) -> None: ...
 
 class EnterRequest(_message.Message):
     __slots__ = ("begin", "proof")

@@ -76,10 +76,10 @@ class JoinServiceServicer(object):
 
     def Invite(self, request, context):
         """Prints a code by which one machine joins within 15 minutes, and opens a deployment of `baton up` to other machines if it is
-        not open yet. Served where routers are called, to administrators.
+        not open yet. Served where routers are called, to administrators, whom gateways know by their keys.
 
         Errors: INVALID_ARGUMENT INVALID_FIELD for an address that is none, FAILED_PRECONDITION CONFIGURATION if machines cannot join
-        here, RESOURCE_EXHAUSTED OVERLOADED while too many codes hold.
+        here or this one is on no network, RESOURCE_EXHAUSTED OVERLOADED while too many codes hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

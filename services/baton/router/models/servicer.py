@@ -15,6 +15,7 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1 import model_service_pb2_grpc as service
 from baton.internal.v1.model_service_pb2 import DesiredModel
 from baton.router.models.agent_session import AgentSession
+from baton.router.models.desired import check_desired
 from baton.router.models.supervision import ModelSupervision
 from baton.security.access import MAX_CLOCK_LEAD_NANOSECONDS, Party, current_caller
 from baton.wire.quantities import profile_from_proto, shape_from_proto
@@ -45,7 +46,13 @@ class ModelServicer(service.ModelServiceServicer):
     ) -> messages.ChangeModelResponse:
         """Change what is wanted."""
         self._check_leads()
-        return messages.ChangeModelResponse(model=self._supervision.state_of(self._changed(request)))
+        wanted, forecast = self._changed(request), list[str]()
+        if request.is_dry_run:
+            check_desired(wanted)
+            forecast = self._supervision.forecast(wanted)
+        elif request.WhichOneof("change") != "use":
+            self._supervision.want(wanted)
+        return messages.ChangeModelResponse(model=self._supervision.state_of(wanted.name), forecast=forecast)
 
     async def Supervise(  # noqa: N802
         self, request_iterator: AsyncIterator[messages.SuperviseRequest], _context: _Context
@@ -73,8 +80,8 @@ class ModelServicer(service.ModelServiceServicer):
         except BatonError as error:
             session.end(error)
 
-    def _changed(self, request: messages.ChangeModelRequest) -> str:
-        """Make the change; return the name of the model."""
+    def _changed(self, request: messages.ChangeModelRequest) -> DesiredModel:
+        """Return what is wanted of the model from now on; a use is noted."""
         kind = request.WhichOneof("change")
         if kind == "use":
             return self._used(request.use)
@@ -96,23 +103,25 @@ class ModelServicer(service.ModelServiceServicer):
             raise InvalidFieldError("change", "expected load, use, unload or pin")
         if current_caller().party is Party.GATEWAY and kind == "pin":
             raise ForbiddenError("a gateway moves no model")
-        self._supervision.want(wanted)
-        return wanted.name
+        return wanted
 
-    def _used(self, name: str) -> str:
+    def _used(self, name: str) -> DesiredModel:
         wanted = self._wanted(name)
         if not wanted.is_on_demand or wanted.is_unloaded:
             problem = f"the model {name!r} is loaded by an administrator, not by a request"
             raise ForbiddenError(problem, reason="NOT_ON_DEMAND")
         self._supervision.note_use(name)
         self._supervision.decide()
-        return name
+        return wanted
 
     def _wanted(self, name: str) -> DesiredModel:
         if wanted := self._supervision.desired.get(name):
             return wanted
         names = ", ".join(each.name for each in self._supervision.desired) or "none"
-        raise NotFoundError(f"no model {name[:200]!r} is wanted; known are {names}", reason="MODEL_NOT_FOUND")
+        problem = (
+            f"no model {name[:200]!r} is known; known are {names}, others are loaded by their folder or as org/name"
+        )
+        raise NotFoundError(problem, reason="MODEL_NOT_FOUND")
 
     def _check_leads(self) -> None:
         if not self._supervision.desired.lead():

@@ -13,11 +13,13 @@ from baton.capacity.hardware import PRESETS
 from baton.capacity.planning.pricing import Demand, Machine, WantedModel
 from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
 from baton.capacity.snapshot import DECLARED_LINK, Link
+from baton.config.memory_budget import told
 from baton.errors import SupersededError
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
+from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds, size_of_folder
 from baton.router.models.moves import Steadiness, as_holders, next_change
 from baton.router.state import RouterState
 from baton.wire.quantities import duration_from_seconds, profile_from_proto, seconds_from_duration, shape_from_proto
@@ -30,11 +32,8 @@ _MOVING = (messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING)
 _GIVING = (SERVING, messages.MODEL_STAGE_LOADED, STORED, messages.MODEL_STAGE_FETCHING)
 _NEAREST = (SERVING, messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING, messages.MODEL_STAGE_FETCHING)
 _DECIDE_SECONDS = 0.5
-_RESIDENCE_SECONDS = 30.0
-"""For which a model that a request has loaded stays at least, whoever else wants its memory."""
-_READY_BYTES_PER_SECOND = 3e8
-_READY_SECONDS = 3.0
-"""Of the start of a worker, beside its weights."""
+_ASKED_SECONDS = 5.0
+"""After the last word of a request that waits for a model, for which it still counts; gateways say so every second."""
 _USUAL = PRESETS["m2"].profile()
 """Speed of a machine that nobody has measured."""
 
@@ -51,6 +50,7 @@ class ModelSupervision:
         state: RouterState,
         clock: Callable[[], float] = time.monotonic,
         now_nanoseconds: Callable[[], int] = time.time_ns,
+        turn_seconds: float = 30.0,
     ) -> None:
         self.desired = desired
         self._state = state
@@ -59,7 +59,11 @@ class ModelSupervision:
         self._sessions: dict[str, AgentSession] = {}
         self.used_at: dict[str, float] = {}
         """When a request wanted a model last, by the clock."""
-        self._loaded_at: dict[str, float] = {}
+        self._turn_seconds = turn_seconds
+        self._came_at: dict[str, float] = {}
+        """When a model was loaded last, by the clock: as it began to serve, or later where it does not yet."""
+        self._waiting_since: dict[str, float] = {}
+        """Since when requests wait for a model."""
         self._attempts: dict[str, int] = {}
         self._steadiness = Steadiness(clock)
         self.num_loads = 0
@@ -131,11 +135,18 @@ class ModelSupervision:
         """Take note that a request wants a model."""
         if (wanted := self.desired.get(name)) and wanted.is_on_demand and not wanted.is_unloaded:
             self.used_at[name] = self._clock()
+            self._waiting_since.setdefault(name, self._clock())
 
     def decide(self) -> None:
         """Work out what should be, and order the next change, if none is going on."""
+        held, serving = self._holders(_HELD), self._holders((SERVING,))
+        self._came_at |= {name: self._clock() for name in held if name not in serving}
+        self._waiting_since = {
+            name: since
+            for name, since in self._waiting_since.items()
+            if name not in serving and self._clock() - self.used_at[name] < _ASKED_SECONDS
+        }
         wanted = self._wanted()
-        held = self._holders(_HELD)
         aimed: Holders = {}
         if wanted and self._sessions:
             search = PlanSearch(self._machines(), wanted, self._links(), DECLARED_LINK)
@@ -146,7 +157,7 @@ class ModelSupervision:
         for machine, orders in changed.items():
             self._store(machine, orders)
         if not self._is_changing():
-            change, self.waits = next_change(aimed, held, self._holders((SERVING,)), self._missing_bytes)
+            change, self.waits = next_change(aimed, held, serving, self._missing_bytes)
             if change:
                 self._carry_out(changed, *change)
         for machine, orders in changed.items():
@@ -162,7 +173,7 @@ class ModelSupervision:
         if kind == "load" and self.plan:
             order.kv_byte_count = self.plan.pool_bytes(name, machine)
             self.num_loads += 1
-            self._loaded_at[name] = self._clock()
+            self._came_at[name] = self._clock()
 
     def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
         """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
@@ -195,37 +206,59 @@ class ModelSupervision:
         return sorted(stages, key=lambda each: _GIVING.index(stages[each]))
 
     def _wanted(self) -> list[WantedModel]:
-        """Return the models to be served now whose size is known; of those on demand, the last used first."""
-        now, found = self._clock(), []
+        """Return the models to be served now whose size is known; those on demand by their turns."""
+        found = []
         for model in self.desired:
-            known = [each for each in self._reports(model.name) if each.HasField("shape")]
             keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
-            is_idle = model.is_on_demand and now - self.used_at.get(model.name, -keep - 1.0) > keep
-            if model.is_unloaded or is_idle or not known:
-                continue
-            failed = {machine for machine, each in self._by_machine(model.name) if not _can_serve(each)}
-            found.append(
-                WantedModel(
-                    model.name,
-                    self._shape(known[0]),
-                    max(each.weight_byte_count for each in known),
-                    self._state.demand.of_model(model.name, Demand()),
-                    min_replicas=max(1, model.min_replica_count),
-                    max_replicas=model.max_replica_count or int(model.is_on_demand),
-                    pinned=frozenset(model.pinned_machines),
-                    excluded=frozenset(model.excluded_machines) | failed,
-                    rank=0 if not model.is_on_demand else 1,
-                )
-            )
-        recent = sorted((each for each in found if each.rank), key=self._recency, reverse=True)
-        ranks = {each.name: rank for rank, each in enumerate(recent, 1)}
+            is_idle = model.is_on_demand and self._clock() - self.used_at.get(model.name, -keep - 1.0) > keep
+            known = [each for each in self._reports(model.name) if each.HasField("shape")]
+            if known and not is_idle and not model.is_unloaded:
+                size = self._shape(known[0]), max(each.weight_byte_count for each in known)
+                found.append(self._wanted_model(model, *size))
+        turns = sorted((each for each in found if each.rank), key=self._turn)
+        ranks = {each.name: rank for rank, each in enumerate(turns, 1)}
         return [_ranked(each, ranks.get(each.name, 0)) for each in found]
 
-    def _recency(self, model: WantedModel) -> float:
-        """Return when a model was used, or later where it has only been loaded: it stays for a while."""
-        loaded = self._loaded_at.get(model.name)
-        is_new = loaded is not None and self._clock() - loaded < _RESIDENCE_SECONDS
-        return self.used_at.get(model.name, 0.0) + (_RESIDENCE_SECONDS if is_new else 0.0)
+    def _wanted_model(self, model: DesiredModel, shape: ModelShape, weight_bytes: int) -> WantedModel:
+        failed = {machine for machine, each in self._by_machine(model.name) if not _can_serve(each)}
+        return WantedModel(
+            model.name,
+            shape,
+            weight_bytes,
+            self._state.demand.of_model(model.name, Demand()),
+            min_replicas=max(1, model.min_replica_count),
+            max_replicas=model.max_replica_count or int(model.is_on_demand),
+            pinned=frozenset(model.pinned_machines),
+            excluded=frozenset(model.excluded_machines) | failed,
+            rank=int(model.is_on_demand),
+        )
+
+    def _turn(self, model: WantedModel) -> tuple[int, float]:
+        """Return what sorts models on demand: who has just come stays; then who waits longest; then the last used."""
+        if self._turn_left_seconds(model.name) > 0:
+            return 0, self._came_at[model.name]
+        since = self._waiting_since.get(model.name)
+        return (1, since) if since is not None else (2, -self.used_at.get(model.name, 0.0))
+
+    def _turn_left_seconds(self, name: str) -> float:
+        return self._came_at.get(name, -self._turn_seconds) + self._turn_seconds - self._clock()
+
+    def forecast(self, model: DesiredModel) -> list[str]:
+        """Return what it would come to if a model were wanted as it says, in lines for people; nothing changes."""
+        name, machines, search = model.name, self._machines(), None
+        if model.is_unloaded:
+            held = [(machine, each.held_byte_count) for machine, each in self._by_machine(name) if each.held_byte_count]
+            sizes = ", ".join(f"{told(num_bytes)} on {machine}" for machine, num_bytes in held)
+            return [f"{sizes or 'nothing'} would come back once the requests of {name} have ended; its files stay"]
+        if not machines:
+            return ["no machine with an agent is there"]
+        known = next((each for each in self._reports(name) if each.HasField("shape")), None)
+        if size := (self._shape(known), known.weight_byte_count) if known else size_of_folder(model.source):
+            wanted = [*(each for each in self._wanted() if each.name != name), self._wanted_model(model, *size)]
+            search = PlanSearch(machines, wanted, self._links(), DECLARED_LINK)
+        usable = {each.machine_id: each.usable_bytes for each in machines}
+        until = [f"{name} would only be stored until a request for it comes; then:"] if model.is_on_demand else []
+        return [*until, *load_forecast(name, usable, search, self._holders(_HELD))]
 
     def _machines(self) -> list[Machine]:
         return [
@@ -316,6 +349,8 @@ class ModelSupervision:
         nodes = [node for node in self._state.nodes.of_model(name) if node.description.can_decode]
         state.serving_count = sum(not self._state.nodes.unusable_reason(node) for node in nodes)
         stages = {each.stage for each in state.machines.values()}
+        if state.machines and all(each.problem for each in state.machines.values()):
+            stages = {FAILED}  # none is left that might have it
         state.stage = next((stage for stage in (*_NEAREST, FAILED, STORED) if stage in stages), state.stage)
         if state.serving_count:
             state.stage = SERVING
@@ -328,9 +363,15 @@ class ModelSupervision:
         is_wanted = wanted is not None and not wanted.is_unloaded and state.stage != SERVING
         if is_wanted and not state.problem:
             has_room = self.plan is None or self.plan.holders.get(name) != frozenset()
-            state.problem = self.waits if has_room else "no machine has room for it, as far as others are wanted too"
             left = [each.total_byte_count - each.done_byte_count for each in state.machines.values()]
-            seconds = _READY_SECONDS + max(0, 0, *left) / _READY_BYTES_PER_SECOND
+            seconds = ready_seconds(max(0, 0, *left))
+            state.problem = self.waits
+            if not has_room:
+                turns = {each: self._turn_left_seconds(each) for each in self._holders(_HELD)}
+                first = min((each for each in turns if turns[each] > 0), key=turns.__getitem__, default="")
+                seconds += turns.get(first, 0.0)
+                turn = f"; {first} has its turn for {turns[first]:.0f} s more" if first else ""
+                state.problem = f"no machine has room for it, as far as others are wanted too{turn}"
             state.ready_in.CopyFrom(duration_from_seconds(seconds))
         return state
 
@@ -341,21 +382,9 @@ class ModelSupervision:
             machine_free_byte_counts={
                 machine: session.report.free_byte_count for machine, session in self._sessions.items()
             },
-            plan=self._told(),
+            plan=plan_lines(self.plan, f"{self._steadiness.why}{f'; {self.waits}' if self.waits else ''}"),
             epoch=self._epoch,
         )
-
-    def _told(self) -> list[str]:
-        lines = [f"{self._steadiness.why}{f'; {self.waits}' if self.waits else ''}"]
-        if self.plan is None:
-            return lines
-        for wanted in self.plan.wanted:
-            holders = self.plan.holders[wanted.name]
-            parts = [f"{machine} ({self.plan.part(wanted.name, machine)})" for machine in sorted(holders)]
-            size = f"{wanted.weight_bytes / 1e9:.2f} GB of weights"
-            lines.append(f"{wanted.name}: {', '.join(parts) or 'nowhere: no machine has room'}; {size}")
-        requests, bound = self.plan.price.cost * 1e-9, self.plan.bound * 1e-9
-        return [*lines, f"{requests:.3g} requests run or wait on average, {bound:.3g} at least, whatever the plan"]
 
 
 def _can_serve(model: MachineModel) -> bool:

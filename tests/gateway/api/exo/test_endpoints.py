@@ -66,12 +66,13 @@ def test_a_path_leads_into_the_state(gateway: RunningGateway) -> None:
         assert ask(gateway, path).status == 404
 
 
-def test_previews_are_the_feasible_candidates_with_their_cost(gateway: RunningGateway, cluster: FakeCluster) -> None:
-    """Nothing is accounted for, and no cache is counted on."""
-    (preview,) = ask(gateway, PREVIEWS + "&prompt_tokens=100&max_tokens=7").body["previews"]
+def test_previews_are_the_candidates_with_their_cost(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Nothing is accounted for, and no cache is counted on; what cannot be is no instance, and says why."""
+    preview, impossible = ask(gateway, PREVIEWS + "&prompt_tokens=100&max_tokens=7").body["previews"]
 
     (instance,) = preview["instance"].values()
     assert preview["error"] is None
+    assert (impossible["instance"], bool(impossible["error"])) == (None, True)
     assert "pipeline" in preview["sharding"].lower()
     assert "ring" in preview["instance_meta"].lower()
     assert list(instance["shardAssignments"]["nodeToRunner"]) == ["decode-0"]
@@ -85,7 +86,7 @@ def test_previews_are_the_feasible_candidates_with_their_cost(gateway: RunningGa
 
 def test_the_reference_request_fits_the_context(gateway: RunningGateway) -> None:
     """1024 and 128 tokens are too many for this model."""
-    (preview,) = ask(gateway, PREVIEWS).body["previews"]
+    preview, _ = ask(gateway, PREVIEWS).body["previews"]
 
     assert preview["reference_request"] == {"prompt_tokens": 192, "max_tokens": 64}
 
@@ -269,7 +270,7 @@ def test_nothing_is_pinned_where_several_processes_share_the_port(
 
         assert refused.error == (404, None, "instances_unavailable")
         assert ask(running, "/state/instances").body == {}
-        assert len(ask(running, PREVIEWS).body["previews"]) == 1
+        assert len(ask(running, PREVIEWS).body["previews"]) == 2
 
 
 LINKS = "/v1/instance-links"

@@ -78,7 +78,7 @@ function focused() {
 
 /** Return all that can be used. */
 function reachable() {
-  const usable = document.querySelectorAll("a[href], button, input, textarea, summary, [tabindex='0']");
+  const usable = document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']");
   return [...usable].filter((each) => each.checkVisibility()).map(nameOf);
 }
 

@@ -179,7 +179,7 @@ async def fetch_previews(
     prompt_tokens: int | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Return the previews, cheapest first; none while no node could take the request.
+    """Return the previews, cheapest first; those that cannot be have an `error`. None while no node could take it.
 
     Tokens of the request that is priced: None is what fits the context.
 
@@ -206,8 +206,7 @@ async def fetch_previews(
     except (OutOfMemoryError, UnavailableError) as error:
         if error.reason not in ("NO_NODE", "OUT_OF_MEMORY"):
             raise
-    feasible = [candidate for candidate in candidates if not candidate.infeasible_reason]
-    return {"previews": [_preview(model, candidate, reference, nodes) for candidate in feasible]}
+    return {"previews": [_preview(model, candidate, reference, nodes) for candidate in candidates]}
 
 
 def _preview(
@@ -219,10 +218,10 @@ def _preview(
         "model_id": model,
         "sharding": "Pipeline",
         "instance_meta": "BatonRing",
-        "instance": instance_document(instance, nodes),
+        "instance": None if candidate.infeasible_reason else instance_document(instance, nodes),
         "nodes": instance.node_ids,
         "memory_delta_by_node": {},
-        "error": None,
+        "error": candidate.infeasible_reason or None,
         "reference_request": reference._asdict(),
         "kv_bytes": candidate.kv_byte_count,
         "estimate": _estimate(candidate.estimate),

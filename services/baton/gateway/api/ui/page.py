@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.resources import files
 from urllib.parse import parse_qsl
 
+import msgspec
+from google.protobuf.json_format import MessageToDict
+
 import baton
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Exchange
@@ -16,14 +19,18 @@ from baton.gateway.generation.observation import Journal
 from baton.gateway.models.catalog import ModelCatalog
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_SCRIPTS = ("app", "chat", "cluster", "dom", "layers", "requests", "waterfall")
-_FILES = ("index.html", "style.css", "icon.svg", *(f"{name}.js" for name in _SCRIPTS))
+_SCRIPTS = ("app", "chat", "cluster", "dom", "join", "layers", "models", "plan", "requests", "waterfall")
+_PATHS = ("/ui", "/ui/", "/ui/style.css", "/ui/icon.svg", *(f"/ui/{name}.js" for name in _SCRIPTS))
 _HEADERS = {
     "cache-control": "no-cache",
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+
+
+class InviteBody(msgspec.Struct):
+    """Nothing: what matters is that pages of others cannot send JSON."""
 
 
 class Ui:
@@ -44,7 +51,7 @@ class Ui:
         self._quarantine = quarantine
         self._catalog = catalog
         self._clock = clock
-        self._files = _read_files()
+        self._files = {path: page_file(path[4:] or "index.html") for path in _PATHS}
 
     @property
     def paths(self) -> Collection[str]:
@@ -53,8 +60,7 @@ class Ui:
 
     async def send_file(self, exchange: Exchange) -> None:
         """Send a file of the page."""
-        media_type, data = self._files[exchange.request.path]
-        headers = {**_HEADERS, "content-type": f"{media_type}; charset=utf-8"}
+        headers, data = self._files[exchange.request.path]
         exchange.response.send(200, data, headers=headers)
 
     async def send_state(self, exchange: Exchange) -> None:
@@ -63,18 +69,27 @@ class Ui:
         Raises:
             BatonError: If the router does not answer.
         """
-        states = await self._router.list_node_states()
+        states, planner = await self._router.list_node_states(), await self._router.list_models()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
         models = self._catalog.listed()
         document = state_document(models, baton.__version__, states, entries, self._clock(), name=name)
         quarantine = [each._asdict() for each in self._quarantine.entries()]
         document = {**document, "exposures": self._exposures, "quarantine": quarantine}
+        document |= {"planner": MessageToDict(planner, preserving_proto_field_name=True) if planner else None}
+        exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
+
+    async def invite(self, exchange: Exchange) -> None:
+        """Send a code by which one machine joins, as `baton invite` prints it.
+
+        Raises:
+            BatonError: If machines cannot join here, or the router does not answer.
+        """
+        document = MessageToDict(await self._router.invite(), preserving_proto_field_name=True)
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
 
-def _read_files() -> Mapping[str, tuple[str, bytes]]:
-    """Return media type and bytes of every file by its path."""
-    folder = files("baton.gateway.api.ui") / "files"
-    pages = {f"/ui/{name}": (_MEDIA_TYPES[name.rpartition(".")[2]], (folder / name).read_bytes()) for name in _FILES}
-    return {"/ui": pages["/ui/index.html"], "/ui/": pages["/ui/index.html"], **pages}
+def page_file(name: str) -> tuple[Mapping[str, str], bytes]:
+    """Return headers and content of a file of the page."""
+    content = (files("baton.gateway.api.ui") / "files" / name).read_bytes()
+    return {**_HEADERS, "content-type": f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8"}, content

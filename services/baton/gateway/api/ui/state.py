@@ -36,7 +36,7 @@ def state_document(
     return {
         "models": [
             {"name": row.name, "root": row.root, "state": row.status.stage, "progress": row.status.progress}
-            | {"cause": row.status.cause}
+            | {"cause": row.status.cause, "context_tokens": row.max_context_tokens}
             for row in models
         ],
         "version": version,

@@ -4,6 +4,9 @@ import { startChat } from "/ui/chat.js";
 import { drawCluster, troubles } from "/ui/cluster.js";
 import { age, byId, count, html, sync } from "/ui/dom.js";
 import { drawLayers } from "/ui/layers.js";
+import { startJoin } from "/ui/join.js";
+import { startModels } from "/ui/models.js";
+import { startPlan } from "/ui/plan.js";
 import { fillRequests, watchKeys } from "/ui/requests.js";
 import { drawWaterfall } from "/ui/waterfall.js";
 
@@ -16,7 +19,7 @@ const ADVICE = {
   503: "The gateway lives, its router does not answer: look at the router's log. The page asks again every second.",
 };
 
-let state = { models: [], nodes: [], links: [], requests: [], timeline: null };
+let state = { models: [], nodes: [], links: [], requests: [], timeline: null, planner: null };
 let chosen = "", isFollowing = true, isZoomed = false, answeredAt = null, problem = null;
 const seen = new Map(); // by id: the node, and when it was last registered
 
@@ -42,6 +45,16 @@ function headers() {
   return key.value ? { ...common, authorization: `Bearer ${key.value}` } : common;
 }
 
+/** Send a document, if there is one; return the answer's, or throw what the gateway says is wrong. */
+async function ask(path, document) {
+  const sent = document && { method: "POST", body: JSON.stringify(document) };
+  const answer = await fetch(path, { headers: headers(), ...sent }).catch(() => null);
+  const body = await answer?.json().catch(() => null);
+  if (!answer?.ok || body === null) throw new Error(body?.error?.message ?? "The gateway does not answer.");
+  refresh();
+  return body;
+}
+
 function choose(name) {
   chosen = name;
   isFollowing = false;
@@ -56,7 +69,9 @@ function draw() {
   }
   const request = requests.find((each) => each.name === chosen);
   const nodes = [...state.nodes, ...gone()].sort((a, b) => (a.id < b.id ? -1 : 1));
-  drawModels();
+  offerModels();
+  drawModels(state);
+  drawPlan(state);
   byId("latest").setAttribute("aria-pressed", isFollowing);
   byId("latest").hidden = requests.length < 2;
   byId("zoom").setAttribute("aria-pressed", isZoomed);
@@ -74,7 +89,7 @@ function draw() {
 }
 
 /** Offer the models; whoever has chosen one keeps it. */
-function drawModels() {
+function offerModels() {
   sync(byId("model"), state.models, (model) => model.name, () => html("option"), (option, { name, state, progress, cause }) => {
     const done = progress === null ? "" : `, ${Math.round(100 * progress)} %`;
     option.value = name;
@@ -135,5 +150,7 @@ async function follow() {
 }
 
 startChat(headers, () => byId("model").value);
+startJoin(ask);
+const drawModels = startModels(ask), drawPlan = startPlan(ask, () => byId("model").value);
 watchKeys(byId("requests"), choose);
 follow();

@@ -6,7 +6,7 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from baton.agent.network import LanAddress, best_address, lan_addresses, wireless_of_macos
+from baton.discovery.network import LanAddress, best_address, lan_addresses, wireless_of_macos
 from baton.errors import ConfigurationError
 
 WIFI = LanAddress("en0", IPv4Interface("192.168.1.7/24"), is_wireless=True, bits_per_second=0)
