@@ -66,12 +66,7 @@ def running_server(
 
 
 def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path, name: str) -> None:
-    """Wait until a server answers a GET with success.
-
-    Raises:
-        RuntimeError: If it ends before; the message has the end of its log.
-        TimeoutError: If it does not in time.
-    """
+    """Wait until a server answers a GET; raise RuntimeError with its log if it ends, TimeoutError if it is too late."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:

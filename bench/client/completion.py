@@ -172,12 +172,7 @@ async def describe_server(client: HttpClient) -> dict[str, object]:
 
 
 async def first_model(client: HttpClient) -> str:
-    """Return the id of the first model that the server has.
-
-    Raises:
-        HttpError: If it cannot be asked.
-        ValueError: If it has none.
-    """
+    """Return the id of the server's first model; raise HttpError if it cannot be asked, ValueError if it has none."""
     models = json.loads(await client.get_json_text("/v1/models"))["data"]
     if not models:
         raise ValueError("the server has no model")

@@ -53,12 +53,7 @@ class HttpClient:
                 connection.close()
 
     async def get_json_text(self, path: str) -> str:
-        """Return the body of a GET.
-
-        Raises:
-            HttpError: If the status is not 200.
-            OSError: If the server cannot be reached.
-        """
+        """Return the body of a GET; raise HttpError if the status is not 200, OSError if the server is not reached."""
         async with self.connection() as connection:
             response = await connection.request("GET", path)
             return (await response.read_ok()).decode()
@@ -150,11 +145,7 @@ class Response:
             await self._read_more()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes: all that one read brought at a time.
-
-        Raises:
-            HttpError: If the server hangs up before the end.
-        """
+        """Yield the body as it comes, read by read; raise HttpError if the server hangs up before the end."""
         while True:
             if self._pieces:
                 piece = b"".join(self._pieces)
@@ -166,11 +157,7 @@ class Response:
                 await self._read_more()
 
     async def read_ok(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            HttpError: If the status is not 200; the message has the beginning of the body.
-        """
+        """Return the whole body; raise HttpError with the beginning of the body if the status is not 200."""
         body = b"".join([piece async for piece in self.pieces()])
         if self.status != 200:
             raise HttpError(f"HTTP {self.status}: {body[:300].decode(errors='replace')}", self.status)
@@ -190,11 +177,7 @@ class Response:
 
 
 def headers_from(api_key_env: str | None) -> dict[str, str]:
-    """Return the headers of every request: the API key of an environment variable.
-
-    Raises:
-        ValueError: If the variable is empty.
-    """
+    """Return the headers of all requests: the API key of a variable; raise ValueError if that is empty."""
     if api_key_env is None:
         return {}
     if not os.environ.get(api_key_env):

@@ -52,12 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def measure(
     options: argparse.Namespace, headers: Mapping[str, str], sessions: Sequence[Session], arrivals: Sequence[float]
 ) -> Run:
-    """Return a run of the sessions against the server of the options.
-
-    Raises:
-        HttpError: If the server does not answer the warm-up.
-        OSError: If the server cannot be reached.
-    """
+    """Return a run of the sessions against the options' server; raise HttpError or OSError if it does not answer."""
     with closing(HttpClient(options.url, headers)) as client:
         settings = _load_settings(options, options.model or await first_model(client))
         server = await describe_server(client)
@@ -87,11 +82,7 @@ def _load_settings(options: argparse.Namespace, model: str) -> LoadSettings:
 
 
 async def _warm_up(client: HttpClient, sessions: Sequence[Session], settings: LoadSettings) -> None:
-    """Run sessions of one turn, one after another: opens a connection and wakes the server.
-
-    Raises:
-        HttpError: If one fails; the run would, too.
-    """
+    """Run sessions of one turn in turn, which opens a connection and wakes the server; raise HttpError if one fails."""
     for session in sessions:
         (sample,) = await run_load(client, [session], [0.0], settings)
         if sample.error:

@@ -113,11 +113,7 @@ _GENERATORS: Mapping[str, Callable[..., list[Session]]] = {
 
 
 def make_sessions(options: argparse.Namespace) -> list[Session]:
-    """Return the sessions that the options describe; the same for the same seed.
-
-    Raises:
-        ValueError: If the options contradict each other or the dataset's file.
-    """
+    """Return the sessions of the options, the same for a seed; raise ValueError if options contradict each other."""
     name: str = options.dataset
     # The name is part of the seed: runs of two datasets against one server must not find each other's prompts cached.
     vocabulary, random = _vocabulary(options), Random(f"{options.seed}/{name}")
@@ -149,11 +145,7 @@ def make_warm_up(options: argparse.Namespace, sessions: Sequence[Session]) -> li
 
 
 def make_arrivals(options: argparse.Namespace, sessions: Sequence[Session]) -> list[float]:
-    """Return when each session begins, seconds.
-
-    Raises:
-        ValueError: If a trace is to be replayed and the dataset has no times.
-    """
+    """Return when each session begins, seconds; raise ValueError if a trace's times are wanted and there are none."""
     random, count = Random(f"{options.seed}/arrivals"), len(sessions)
     match options.arrivals:
         case "poisson":

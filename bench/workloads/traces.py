@@ -98,21 +98,13 @@ def all_at_once(count: int) -> list[float]:
 
 
 def poisson(count: int, per_second: float, random: Random) -> list[float]:
-    """Return arrivals of a Poisson process: gaps are exponential with mean 1 / per_second.
-
-    Raises:
-        ValueError: If the rate is not positive.
-    """
+    """Return arrivals of a Poisson process: exponential gaps of mean 1 / per_second, which has to be positive."""
     _require_positive("the arrival rate", per_second)
     return list(accumulate(random.expovariate(per_second) for _ in range(count)))
 
 
 def replayed(trace_seconds: Sequence[float], speed: float) -> list[float]:
-    """Return a trace's arrivals from its first on, `speed` times as fast.
-
-    Raises:
-        ValueError: If the speed is not positive.
-    """
+    """Return a trace's arrivals from its first on, `speed` times as fast; raise ValueError if that is not positive."""
     _require_positive("the speed of a replay", speed)
     ordered = sorted(trace_seconds)
     return [(seconds - ordered[0]) / speed for seconds in ordered]

@@ -76,11 +76,7 @@ def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_ste
 
 
 def run_transformers(model: Any, workload: Workload, *, num_cache_blocks: int, max_step_tokens: int) -> Throughput:
-    """Run a workload through transformers' continuous batching, greedily.
-
-    Raises:
-        BatonError: If it gives no result for a long time.
-    """
+    """Run a workload through transformers' continuous batching, greedily; raise BatonError if it stands still."""
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
         continuous_batching_config=ContinuousBatchingConfig(

@@ -90,11 +90,7 @@ class Child:
         return self._process.pid if is_running and self._process else 0
 
     async def run(self) -> int:
-        """Run the program to its end; return its exit status, negative for a signal.
-
-        Raises:
-            OSError: If it cannot be started.
-        """
+        """Run the program to its end; return its status, negative for a signal. Raises OSError if it cannot start."""
         process = await asyncio.create_subprocess_exec(
             *self.spec.arguments,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environment, **parent_environment()},

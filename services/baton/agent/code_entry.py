@@ -55,10 +55,7 @@ async def token_for(code: JoinCode, applicant: Applicant, address: str) -> JoinT
 
 async def _exchanged(channel: grpc.aio.Channel, code: JoinCode, applicant: Applicant) -> messages.EnterOutcome:
     newcomer = messages.Newcomer(
-        code_number=code.number,
-        node_id=applicant.node_id,
-        version=__version__,
-        worker_port=applicant.worker_port,
+        code_number=code.number, node_id=applicant.node_id, version=__version__, worker_port=applicant.worker_port
     )
     newcomer.clock.GetCurrentTime()
     said = newcomer.SerializeToString()

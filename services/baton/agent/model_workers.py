@@ -75,12 +75,7 @@ class ModelWorkers:
     """
 
     def __init__(
-        self,
-        machine_id: str,
-        make_worker: MakeWorker,
-        parameter_bytes: int,
-        on_line: OnLine,
-        weight_address: str = "",
+        self, machine_id: str, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine, weight_address: str = ""
     ) -> None:
         self._machine_id = machine_id
         self._weight_address = weight_address

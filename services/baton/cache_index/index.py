@@ -81,11 +81,7 @@ class CacheIndex:
         return self._num_publishers
 
     def replace(self, publisher: int, node_id: str, hashes: Iterable[BlockHash], next_sequence_number: int) -> None:
-        """Take a snapshot: all blocks on a node's device; what it has below is told again. O(blocks).
-
-        Raises:
-            SupersededError: If another stream publishes this node.
-        """
+        """Take a snapshot of a node's device, O(blocks); raise SupersededError if another stream publishes it."""
         known = self._nodes.get(node_id)
         if known:
             self._published(publisher, node_id)
@@ -94,11 +90,7 @@ class CacheIndex:
         self._store(node_id, self._nodes[node_id], hashes)
 
     def extend(self, publisher: int, node_id: str, hashes: Iterable[BlockHash]) -> bool:
-        """Take more of a snapshot; return whether there is room for more.
-
-        Raises:
-            SupersededError: If the node is not published by this stream.
-        """
+        """Take more of a snapshot; return whether there is room for more. Raises SupersededError if it is another's."""
         known = self._published(publisher, node_id)
         self._store(node_id, known, hashes)
         return self._room(known, 1) > 0

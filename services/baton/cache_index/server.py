@@ -185,11 +185,7 @@ def build_server(settings: CacheIndexSettings) -> GrpcServer:
 
 
 def max_blocks(settings: CacheIndexSettings, memory: Memory, machine: Memory) -> int:
-    """Return how many blocks may be known.
-
-    Raises:
-        ConfigurationError: If as many were asked for as do not fit; the message has the sum.
-    """
+    """Return how many blocks may be known; raise ConfigurationError with the sum if as many as asked for do not fit."""
     given = None if settings.max_blocks == "auto" else settings.max_blocks * BLOCK_BYTES
     claim = Claim("max_blocks", _MOST_BLOCKS * BLOCK_BYTES, _LEAST_BLOCKS * BLOCK_BYTES, given_bytes=given)
     room = room_in(memory, machine)

@@ -122,11 +122,7 @@ class MachineProfile:
 
 
 def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
-    """Return the rate of runs that each did `work`.
-
-    Raises:
-        ValueError: If there are fewer than two runs, or one took no time.
-    """
+    """Return the rate of runs that each did `work`; raise ValueError if there are not two, or one took no time."""
     if len(seconds) < 2 or min(seconds) <= 0:
         raise ValueError(f"need 2 runs or more that took time, got {seconds}")
     low, median, high = statistics.quantiles([work / duration for duration in seconds], n=4, method="inclusive")

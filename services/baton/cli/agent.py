@@ -74,11 +74,7 @@ def write_service(found: ServiceFile) -> None:
 
 
 def installed_service(flags: Sequence[str]) -> ServiceFile:
-    """Return the service of an agent with these flags, on this machine and for this user.
-
-    Raises:
-        ConfigurationError: On a system that is neither Linux nor macOS.
-    """
+    """Return the service of an agent with these flags for this user; raise ConfigurationError on other systems."""
     command_line = (sys.executable, "-m", "baton.cli", "agent", *flags)
     platform = _PLATFORMS.get(sys.platform)
     if platform is None:

@@ -42,12 +42,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
 
 def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """Return the command line with some commands."""
-    app = typer.Typer(
-        name="baton",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-    )
+    app = typer.Typer(name="baton", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback(invoke_without_command=True)(_root)
     for name in names:
         if name in _JOINING:

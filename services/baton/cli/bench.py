@@ -53,11 +53,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; ben
 
 
 def run_benchmark(name: str, arguments: list[str]) -> None:
-    """Run a benchmark to its end; it leaves the process with a status of its own.
-
-    Raises:
-        ConfigurationError: If bench/ or a package that it needs is not installed.
-    """
+    """Run a benchmark to its end, with a status of its own; raise ConfigurationError if a package is not installed."""
     sys.path.insert(0, str(find_bench_home()))
     # Some read sys.argv, all show its first word in their help.
     sys.argv = [f"baton bench {name}", *arguments]

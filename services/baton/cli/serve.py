@@ -230,11 +230,7 @@ def check_level(level: str) -> None:
 
 
 def wanted_log_format(environment: Mapping[str, str]) -> LogFormat:
-    """Return how log lines of this process look.
-
-    Raises:
-        ConfigurationError: If BATON_LOG_FORMAT is none of LOG_FORMATS.
-    """
+    """Return how log lines of this process look; raise ConfigurationError if BATON_LOG_FORMAT is unknown."""
     wanted = environment.get("BATON_LOG_FORMAT", "text")
     for known in LOG_FORMATS:
         if wanted == known:
@@ -243,11 +239,7 @@ def wanted_log_format(environment: Mapping[str, str]) -> LogFormat:
 
 
 def take_option(arguments: Sequence[str], flag: str) -> tuple[str, list[str]]:
-    """Return the value of an option (empty if absent) and the arguments without it.
-
-    Raises:
-        ConfigurationError: If its value is missing.
-    """
+    """Return an option's value, empty if absent, and the other arguments; raise ConfigurationError if it has none."""
     remaining = list(arguments)
     for index, argument in enumerate(remaining):
         name, equals, value = argument.partition("=")

@@ -60,11 +60,7 @@ def room_in(memory: Memory, machine: Memory, *, beside_bytes: int = 0) -> Room:
 
 
 def check_fits(room: Room, claims: Sequence[Claim]) -> None:
-    """Check that what was given by hand fits, and what the others cannot do without.
-
-    Raises:
-        ConfigurationError: If it does not; the message has the sum.
-    """
+    """Check that what was given by hand fits, and what others need; raise ConfigurationError with the sum if not."""
     needed = [claim for claim in claims if claim.needed_bytes]
     total = sum(claim.needed_bytes for claim in needed)
     if total <= room.num_bytes or not needed:

@@ -103,12 +103,7 @@ def load_settings(
     *,
     file_name: str = "the settings file",
 ) -> SettingsT:
-    """Return the settings of a service.
-
-    Raises:
-        ConfigurationError: If a key is unknown, dropped, or its value is invalid; the message names the key as the user
-            wrote it.
-    """
+    """Return the settings of a service; raise ConfigurationError naming a key that is unknown, dropped or invalid."""
     prefix = str(settings_class.model_config.get("env_prefix", "")).upper()
     variables = {name.upper().removeprefix(prefix).lower() for name in os.environ if name.upper().startswith(prefix)}
     sources = _Sources(flags, variables, file_values or {}, prefix, file_name)

@@ -52,10 +52,7 @@ class GenerationSink(Protocol):
 
 
 class DecodeGenerator:
-    """Runs generations on a node's engine.
-
-    `budget` is memory for KV that arrives; None: that of a large machine.
-    """
+    """Runs generations on a node's engine. `budget` is memory for KV that arrives; None: that of a large machine."""
 
     def __init__(
         self,

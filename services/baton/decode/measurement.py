@@ -75,10 +75,7 @@ def count_prompt(metrics: Metrics, ended: Ended, summary: PlacementSummary, rece
 
 
 def finished_message(
-    ended: Ended,
-    summary: PlacementSummary,
-    request: messages.DecodeServiceGenerateRequest,
-    reception: Reception | None,
+    ended: Ended, summary: PlacementSummary, request: messages.DecodeServiceGenerateRequest, reception: Reception | None
 ) -> messages.Finished:
     """Return the message that ends a generation, with the timeline of KV frames if the request wanted one."""
     usage = generation_pb2.Usage(
@@ -237,10 +234,7 @@ class FrameTimeline:
             self._frames.append(timing)
 
     def to_proto(self, computed: float) -> KvTimeline:
-        """Return the message.
-
-        `computed` is when the sender had computed everything, seconds; 0: not known.
-        """
+        """Return the message. `computed` is when the sender had computed everything, seconds; 0: not known."""
         return KvTimeline(frames=self._frames, computed_micros=self._micros(computed) if computed else 0)
 
     def _micros(self, seconds: float) -> int:

@@ -97,11 +97,7 @@ class PeerSet:
         return node_id in self._peers
 
     def source(self, node_id: str) -> PrefillSource:
-        """Return where to take KV from that a prefill node computes.
-
-        Raises:
-            NotFoundError: If the router has not named it.
-        """
+        """Return where to take KV from that a prefill node computes; raise NotFoundError if no router has named it."""
         stub, link = self.stub(node_id), self._meters[node_id]
         return PrefillSource(stub, self._fast.get(node_id), self._lender, self._choice, self._metrics, link)
 

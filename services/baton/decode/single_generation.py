@@ -18,11 +18,7 @@ Write = Callable[[messages.DecodeServiceGenerateResponse], Awaitable[None]]
 async def generate_single(
     generator: DecodeGenerator, request: messages.DecodeServiceGenerateRequest, write: Write
 ) -> None:
-    """Generate, writing every message of the response.
-
-    Raises:
-        BatonError: If the request is bad or fails; nothing of it is left then.
-    """
+    """Generate, writing every message of the response; raise BatonError, and leave nothing, if the request fails."""
     try:
         async with asyncio.TaskGroup() as tasks:
             stream = _SingleStream(request)
@@ -72,11 +68,7 @@ class _SingleStream:
         self._has_news.set()
 
     async def write_all(self, write: Write) -> None:
-        """Write until the end.
-
-        Raises:
-            BatonError: What the generation failed with.
-        """
+        """Write until the end; raise BatonError with what the generation failed of."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()

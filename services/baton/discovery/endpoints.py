@@ -138,12 +138,7 @@ def listing_of(document: Mapping[str, Any], port: str) -> Listing:
 
 
 def event_of(document: Mapping[str, Any], port: str) -> Event:
-    """Return a watch event.
-
-    Raises:
-        ExpiredError: If it says that the watch's version is forgotten.
-        WatchError: If it is another error, or no event.
-    """
+    """Return a watch event; raise ExpiredError if the watch's version is forgotten, else WatchError if it is none."""
     try:
         kind, content = document["type"], document["object"]
         if kind == "ERROR":

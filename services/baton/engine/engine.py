@@ -271,11 +271,7 @@ class Engine:
         return True
 
     def _next_command(self, seconds: float | None) -> Callable[[], None] | None:
-        """Return the next command; wait for it for some seconds, None: for ever.
-
-        Raises:
-            queue.Empty: If there is none.
-        """
+        """Return the next command; wait for it so many seconds, None: for ever. Raises queue.Empty if there is none."""
         if self._seen:
             return self._seen.popleft()
         return self._commands.get(block=seconds != 0.0, timeout=seconds)

@@ -9,16 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from baton.capacity.snapshot import QueuedPrompt
-from baton.engine.events import (
-    Ended,
-    EngineEvent,
-    EngineLoad,
-    Failed,
-    LandingLoad,
-    Listener,
-    PromptWork,
-    TokenReady,
-)
+from baton.engine.events import Ended, EngineEvent, EngineLoad, Failed, LandingLoad, Listener, PromptWork, TokenReady
 from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler

@@ -250,11 +250,7 @@ class Sequence:
         )
 
     def finish_reason(self) -> FinishReason | None:
-        """Return why the last token ends the generation, or None if it does not.
-
-        Raises:
-            ConstraintError: If the output does not have the form that it must have.
-        """
+        """Return why the last token ends the generation, or None; raise ConstraintError if the form is broken."""
         constraint, is_end = self.request.constraint, self.ends_with_end_token
         if is_end and (constraint is not None or self.num_output_tokens > self.request.params.min_tokens):
             return "stop"

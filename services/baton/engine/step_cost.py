@@ -88,10 +88,7 @@ class StepCostModel:
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
-        """Take in what a pass took.
-
-        `seconds` of 0 or less are no measurement.
-        """
+        """Take in what a pass took. `seconds` of 0 or less are no measurement."""
         if seconds <= 0.0:
             return
         moments = self._moments.setdefault(has_prompts, _Moments())

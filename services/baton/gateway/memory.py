@@ -33,20 +33,12 @@ class GatewayMemory(NamedTuple):
 
 
 def gateway_memory(settings: GatewaySettings) -> GatewayMemory:
-    """Return what a gateway may hold, once its tokenizer is loaded.
-
-    Raises:
-        ConfigurationError: If `max_body_bytes` was given and does not fit; the message has the sum.
-    """
+    """Return what a gateway may hold, its tokenizer loaded; raise ConfigurationError if that does not fit."""
     return memory_of(settings, usable_memory(), machine_memory())
 
 
 def memory_of(settings: GatewaySettings, memory: Memory, machine: Memory) -> GatewayMemory:
-    """Return what a gateway may hold.
-
-    Raises:
-        ConfigurationError: If `max_body_bytes` was given and does not fit; the message has the sum.
-    """
+    """Return what a gateway may hold; raise ConfigurationError with the sum if `max_body_bytes` does not fit."""
     given = None if settings.max_body_bytes == "auto" else settings.max_body_bytes
     body_cost = TOKENIZING_BYTES  # long ones are tokenized one at a time, beside short ones in the other threads
     largest = MOST_BODY_BYTES if given is None else given

@@ -233,21 +233,13 @@ class PublicTlsSettings(ServiceSettings, ExposureSettings):
         return self.grpc_cert_file is not None or (self.https_cert_file is not None and self.grpc_tls)
 
     def https_certificate(self) -> PublicCertificate | None:
-        """Return what the REST port shows; None: it has no TLS.
-
-        Raises:
-            ConfigurationError: If the files cannot be read or do not belong together.
-        """
+        """Return what the REST port shows, None: no TLS; raise ConfigurationError for unreadable files."""
         if self.https_cert_file is None or self.https_key_file is None:
             return None
         return PublicCertificate(self.https_cert_file, self.https_key_file, self.client_ca_file)
 
     def grpc_certificate(self) -> PublicCertificate | None:
-        """Return what the gRPC port shows; None: it has no TLS.
-
-        Raises:
-            ConfigurationError: If the files cannot be read or do not belong together.
-        """
+        """Return what the gRPC port shows, None: no TLS; raise ConfigurationError for unreadable files."""
         if self.grpc_cert_file is None or self.grpc_key_file is None:
             return self.https_certificate() if self.grpc_tls else None
         return PublicCertificate(self.grpc_cert_file, self.grpc_key_file, self.client_ca_file, "grpc")

@@ -43,11 +43,7 @@ class PeerWindows:
         self._streams.pop(stream_id, None)
 
     def grant(self, stream_id: int, num_bytes: int) -> int:
-        """Return how much of `num_bytes` a stream may send at once, and take it from the windows; 0: nothing.
-
-        Raises:
-            StreamEndedError: If the stream has ended.
-        """
+        """Take what a stream may send of `num_bytes` from its windows; raise StreamEndedError if it has ended."""
         if stream_id not in self._streams:
             raise StreamEndedError(f"stream {stream_id} has ended")
         granted = max(0, min(num_bytes, self._connection, self._streams[stream_id]))
@@ -75,11 +71,7 @@ class PeerWindows:
             self._streams[stream_id] = _checked(self._streams[stream_id] + num_bytes)
 
     def set_initial(self, num_bytes: int) -> None:
-        """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; open streams change by the difference.
-
-        Raises:
-            ProtocolError: If a window grows too large.
-        """
+        """Change open streams by the peer's INITIAL_WINDOW_SIZE; raise ProtocolError if a window grows too large."""
         change, self._initial = _checked(num_bytes) - self._initial, num_bytes
         for stream_id, window in self._streams.items():
             self._streams[stream_id] = _checked(window + change)
@@ -167,11 +159,7 @@ class ReceiveWindow:
     """
 
     def __init__(
-        self,
-        num_bytes: int,
-        num_held_bytes: int,
-        most_bytes: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        self, num_bytes: int, num_held_bytes: int, most_bytes: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._lock = threading.Lock()
         self._size = self._open = num_bytes
@@ -188,11 +176,7 @@ class ReceiveWindow:
         return self._size < self._most_bytes
 
     def received(self, num_bytes: int) -> int:
-        """Take note of bytes of DATA frames; return by how much the peer's window is to be opened, 0: not yet.
-
-        Raises:
-            ProtocolError: If the peer had no window for them.
-        """
+        """Take note of DATA; return by how much to open the window, 0: not yet. Raises ProtocolError beyond it."""
         with self._lock:
             if num_bytes > self._open:
                 raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"{num_bytes} bytes into a window of {self._open}")

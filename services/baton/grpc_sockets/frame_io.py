@@ -68,12 +68,7 @@ class FrameReader:
             num_bytes -= len(self.read(min(num_bytes, _LOOK_AHEAD_BYTES)))
 
     def read_into(self, buffer: memoryview) -> None:
-        """Fill a buffer with the next bytes.
-
-        Raises:
-            PeerClosedError: If the connection ends before.
-            OSError: If it breaks.
-        """
+        """Fill a buffer with the next bytes; raise PeerClosedError if the connection ends, OSError if it breaks."""
         while buffer:
             if self._begin < self._end:
                 num_bytes = min(len(buffer), self._end - self._begin)
@@ -126,11 +121,7 @@ class FrameWriter:
             self._encoder.limit_table(num_bytes)
 
     def send(self, *buffers: Buffer) -> None:
-        """Write whole frames; returns when the kernel has them.
-
-        Raises:
-            OSError: If the connection is broken, or the peer takes nothing for the socket's send timeout.
-        """
+        """Write whole frames until the kernel has them; raise OSError if the connection is broken, or takes nothing."""
         with self._lock:
             self._flush_posted()
             self._write(buffers)
@@ -222,11 +213,7 @@ def message_prefix(num_bytes: int) -> bytes:
 
 
 def message_bytes(data: bytes | bytearray | memoryview, begin: int, max_bytes: int) -> int:
-    """Return the size of the message whose prefix begins at a place.
-
-    Raises:
-        CallError: If the message is compressed or too large.
-    """
+    """Return the size of the message whose prefix begins there; raise CallError if it is compressed or too large."""
     is_compressed, num_bytes = struct.unpack_from(">BI", data, begin)
     if is_compressed:
         raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")

@@ -190,11 +190,7 @@ class FrameChecker:
             self._control.spend()
 
     def check(self, frame: Frame) -> Frame | None:
-        """Return what is to be taken of a frame other than DATA; None: not yet anything.
-
-        Raises:
-            ProtocolError: If it breaks a rule that needs no knowledge of calls.
-        """
+        """Return what is to be taken of a frame but DATA, None: nothing; raise ProtocolError if it breaks a rule."""
         kind = frame.frame_type
         if self._block is not None or kind == FrameType.CONTINUATION:
             return self._continued(frame)
@@ -236,11 +232,7 @@ class FrameParser:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that bytes complete.
-
-        Raises:
-            ProtocolError: If they break a rule that needs no knowledge of calls.
-        """
+        """Yield the frames that bytes complete; raise ProtocolError if they break a rule that needs no calls."""
         data, begin = self._rest + data, 0
         while len(data) - begin >= FRAME_HEADER_BYTES:
             num_bytes, frame_type, flags, stream_id = unpack_header(data[begin : begin + FRAME_HEADER_BYTES])

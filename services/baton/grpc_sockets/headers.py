@@ -98,11 +98,7 @@ class HeaderDecoder:
         self._known: dict[bytes, dict[str, str]] = {}  # blocks of references alone, until the table changes
 
     def decode(self, block: bytes) -> Mapping[str, str]:
-        """Return the headers of a block; values of one key are joined by a comma.
-
-        Raises:
-            ProtocolError: If the block is none, or too large.
-        """
+        """Return a block's headers, those of a key joined by commas; raise ProtocolError if it is none or too large."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -213,11 +209,7 @@ def reset_status(code: int) -> Status:
 
 
 def timeout_of(headers: Mapping[str, str]) -> float | None:
-    """Return the time that a caller gives, seconds; None: as long as it takes.
-
-    Raises:
-        CallError: If it cannot be read.
-    """
+    """Return the time that a caller gives, seconds; None: as long as it takes. Raises CallError if it is unreadable."""
     text = headers.get("grpc-timeout")
     if text is None:
         return None
@@ -228,11 +220,7 @@ def timeout_of(headers: Mapping[str, str]) -> float | None:
 
 
 def metadata_of(headers: Mapping[str, str]) -> dict[str, str | bytes]:
-    """Return what a caller has sent beyond the protocol's own headers.
-
-    Raises:
-        CallError: If a binary value is not base64.
-    """
+    """Return what a caller has sent beyond the protocol's headers; raise CallError if a binary value is not base64."""
     own = {key: value for key, value in headers.items() if not key.startswith((":", "grpc-"))}
     return {key: _decoded(value) if key.endswith("-bin") else value for key, value in own.items()}
 

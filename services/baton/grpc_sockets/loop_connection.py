@@ -363,11 +363,7 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
 async def connect(
     host: str, port: int, *, limits: Limits, timing: Timing, tls: ssl.SSLContext | None = None, server_name: str = ""
 ) -> LoopConnection:
-    """Return a connection whose peer has greeted.
-
-    Raises:
-        OSError: If there is none within `timing.connect_seconds`, or it is no HTTP/2 server.
-    """
+    """Return a connection whose peer has greeted; raise OSError if there is none within `timing.connect_seconds`."""
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
     loop = asyncio.get_running_loop()

@@ -86,11 +86,7 @@ class TlsStream:
 
     @classmethod
     def accept(cls, sock: socket.socket, context: ssl.SSLContext, timeout_seconds: float) -> TlsStream:
-        """Return the stream of an accepted connection after its handshake.
-
-        Raises:
-            OSError: If the handshake fails or takes too long.
-        """
+        """Return the stream of an accepted connection after its handshake; raise OSError if that fails."""
         stream = cls(sock, context, server_hostname=None)
         stream._shake_hands(time.monotonic() + timeout_seconds)
         return stream
@@ -99,11 +95,7 @@ class TlsStream:
     def connect(
         cls, sock: socket.socket, context: ssl.SSLContext, server_name: str, timeout_seconds: float
     ) -> TlsStream:
-        """Return the stream to a server after the handshake.
-
-        Raises:
-            OSError: If the handshake fails, takes too long, or the server's certificate is not trusted.
-        """
+        """Return the stream to a server after the handshake; raise OSError if that fails, or it is not trusted."""
         stream = cls(sock, context, server_hostname=server_name)
         stream._shake_hands(time.monotonic() + timeout_seconds)
         return stream

@@ -57,12 +57,7 @@ def write_block(path: Path, identity: bytes, block_hash: BlockHash, parts: Seque
 
 
 def read_block(path: Path, identity: bytes, block_hash: BlockHash) -> memoryview:
-    """Return the payload of a block's file.
-
-    Raises:
-        BlockFileError: If it is not whole, not right, or not that of this block of this cache.
-        OSError: If it cannot be read.
-    """
+    """Return the payload of a block's file; raise BlockFileError if it is not that block's, OSError if unreadable."""
     data = memoryview(path.read_bytes())
     if len(data) < HEADER_BYTES:
         raise BlockFileError(f"{path.name}: {len(data)} bytes are no header")

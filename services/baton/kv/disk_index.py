@@ -53,11 +53,7 @@ class DiskIndex:
         return self.folder / self._name(block_hash)
 
     def load(self) -> None:
-        """Take in what the folder holds, and remove what was not written to its end.
-
-        Raises:
-            OSError: If the folder cannot be used.
-        """
+        """Take in what the folder holds, and remove unfinished files; raise OSError if the folder cannot be used."""
         found = []
         for entry in os.scandir(self.folder):
             if entry.name.endswith(PART_SUFFIX):
@@ -138,11 +134,7 @@ class FolderLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Make the folder if there is none, and take it.
-
-        Raises:
-            OSError: If it cannot be made, or another process has it.
-        """
+        """Make the folder if there is none, and take it; raise OSError if that fails, or another process has it."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # KV tells as much as the prompts
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -248,11 +248,7 @@ def is_kept_exactly(sender: KvDtype, wire: WireFormat, receiver: KvDtype) -> boo
 
 
 def check_wire(layout: KvLayout, wire: WireFormat, receiver: KvDtype | None = None) -> None:
-    """Check that a cache can travel in a format.
-
-    Raises:
-        InvalidFieldError: Naming wire_dtype or value_wire_dtype, and what stands against it.
-    """
+    """Check that a cache can travel in a format; raise InvalidFieldError naming the dtype and what is against it."""
     for field, dtype in (("wire_dtype", wire.keys), ("value_wire_dtype", wire.values)):
         if dtype is not layout.dtype and (problem := _problem(layout, dtype, receiver or layout.dtype)):
             raise InvalidFieldError(field, problem)

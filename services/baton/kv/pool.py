@@ -136,11 +136,7 @@ class BlockPool:
                     heapq.heappush(self._free, block_id)
 
     def check_integrity(self, tables: Iterable[Sequence[BlockId]]) -> None:
-        """Prove the invariants against the block tables of all living sequences.
-
-        Raises:
-            AssertionError: Naming the block that is lost, doubled or miscounted.
-        """
+        """Prove the invariants against all living sequences' block tables; raise AssertionError naming a lost block."""
         expected = Counter(block_id for table in tables for block_id in table)
         free, evictable = set(self._free), set(self._evictable)
         assert len(free) == len(self._free), "a block is free twice"

@@ -308,11 +308,7 @@ class StreamLedger:
         self._record(frame, crc)
 
     def append(self, frame: KvFrame) -> tuple[int, int]:
-        """Enter a frame that is about to be sent; return its number and its checksum.
-
-        Raises:
-            StreamBrokenError: If its range or size is wrong.
-        """
+        """Enter a frame to be sent; return its number and checksum. Raises StreamBrokenError if it does not fit."""
         self._check_range(frame)
         self._check_size(frame)
         sequence_number, crc = self._num_frames, frame_crc32c(frame)
@@ -327,11 +323,7 @@ class StreamLedger:
         self._crc = crc32c.crc32c(struct.pack("<I", crc), self._crc)
 
     def close(self, promised: StreamTotals) -> None:
-        """Check the sender's totals at the end of the stream.
-
-        Raises:
-            StreamBrokenError: If a layer is incomplete or a total differs.
-        """
+        """Check the sender's totals at the end of the stream; raise StreamBrokenError if a layer or a total differs."""
         for layer, next_token in enumerate(self._next_token):
             if next_token != self._token_end:
                 raise StreamBrokenError(f"layer {layer} ends at position {next_token}, not at {self._token_end}")

@@ -131,20 +131,12 @@ def response_parts(response: Response | EncodedFrame) -> tuple[bytes | memoryvie
 
 
 def parse_response(data: bytes | memoryview) -> prefill_service_pb2.PrefillResponse | ReceivedFrame:
-    """Return the response of a message. Keys and values of a frame stay where they are in it.
-
-    Raises:
-        google.protobuf.message.DecodeError: If it is none.
-    """
+    """Return the response of a message, in which a frame's keys and values stay; raise DecodeError if it is none."""
     return _parse(data, prefill_service_pb2.PrefillResponse)
 
 
 def parse_pull_response(data: bytes | memoryview) -> block_service_pb2.PullBlocksResponse | ReceivedFrame:
-    """Return the response of a message of `PullBlocks`, as `parse_response` does.
-
-    Raises:
-        google.protobuf.message.DecodeError: If it is none.
-    """
+    """Return the response of a message of `PullBlocks`, as `parse_response` does; raise DecodeError if it is none."""
     return _parse(data, block_service_pb2.PullBlocksResponse)
 
 
@@ -235,12 +227,7 @@ def _end_of_field(data: bytes | memoryview, tag: int, begin: int) -> int:
 
 
 def _read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return a number and where it ends.
-
-    Raises:
-        IndexError: If the message ends before it.
-        ValueError: If it is longer than a 64-bit number.
-    """
+    """Return a number and where it ends; raise IndexError if the message ends first, ValueError beyond 64 bits."""
     number = shift = 0
     while True:
         byte = data[position]
@@ -318,11 +305,7 @@ def open_shared_memory(request: prefill_service_pb2.PrefillRequest) -> SharedMem
 
 
 def with_payload(received: ReceivedFrame, loan: Loan | None) -> ReceivedFrame:
-    """Return a frame with its payload, wherever that is.
-
-    Raises:
-        StreamBrokenError: If it is where the sender may not have put it.
-    """
+    """Return a frame with its payload, wherever that is; raise StreamBrokenError if it may not be there."""
     shared = received.shared
     if shared is None:
         return received

@@ -64,20 +64,12 @@ ReceivedPull = Received[block_service_pb2.PullBlocksRequest]
 
 
 def parse_request(data: bytes) -> ReceivedRequest:
-    """Return the request for a prompt's KV of some bytes.
-
-    Raises:
-        google.protobuf.message.DecodeError: If they are none.
-    """
+    """Return the request for a prompt's KV of some bytes; raise protobuf's DecodeError if they are none."""
     return Received(prefill_service_pb2.PrefillRequest.FromString(data), request_crc32c(data))
 
 
 def parse_pull(data: bytes) -> ReceivedPull:
-    """Return the request for a node's blocks of some bytes.
-
-    Raises:
-        google.protobuf.message.DecodeError: If they are none.
-    """
+    """Return the request for a node's blocks of some bytes; raise protobuf's DecodeError if they are none."""
     return Received(block_service_pb2.PullBlocksRequest.FromString(data), request_crc32c(data))
 
 

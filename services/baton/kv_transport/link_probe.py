@@ -62,11 +62,7 @@ def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: fl
 
 
 def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:
-    """Return the payload sizes of a link probe, made as they are taken: there may be one for every byte.
-
-    Raises:
-        InvalidFieldError: If a count is out of range.
-    """
+    """Return a link probe's payload sizes, lazily: there may be one a byte; raise InvalidFieldError if out of range."""
     if not 0 <= byte_count <= 256 << 20:
         raise InvalidFieldError("byte_count", f"expected 0 to {256 << 20}, got {byte_count}")
     if not 0 <= message_byte_count <= 4 << 20:

@@ -25,10 +25,7 @@ def observe_load(
     profile: NodeProfile,
     num_blocks: int,
 ) -> None:
-    """Export queue, batch and KV use whenever metrics are collected.
-
-    `load` is called from the exporter's thread.
-    """
+    """Export queue, batch and KV use whenever metrics are collected. `load` is called from the exporter's thread."""
 
     def queue_seconds(now: EngineLoad) -> float:
         return backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting)

@@ -42,13 +42,7 @@ def leave_room(bounds: PoolBounds, claims: Sequence[Claim], memory: Memory, mach
 
 
 def share_memory(settings: NodeSettings, runner: Runner) -> Mapping[str, int]:
-    """Return the bytes of each claim by its setting, and of a lone prompt, once the model is loaded.
-
-    Host memory for KV is no larger than half the pool that it relieves, where nobody says how large it is.
-
-    Raises:
-        ConfigurationError: If what was given by hand does not fit; the message has the sum.
-    """
+    """Return the bytes of each claim, and of a lone prompt; raise ConfigurationError if they do not fit."""
     relief_bytes = runner.num_blocks * runner.block_tokens * runner.info.layout.num_token_bytes() // 2
     claims = [
         replace(claim, most_bytes=min(claim.most_bytes, relief_bytes)) if claim.setting == "host_kv_bytes" else claim

@@ -115,11 +115,7 @@ class WorkerNode:
         return self._registrations
 
     def check_accepts(self, *, lets_leave: bool = False) -> None:
-        """Refuse new work while the node shuts down; not what moves its work elsewhere.
-
-        Raises:
-            UnavailableError: If it does.
-        """
+        """Raise UnavailableError for new work while the node shuts down; not for what moves its work elsewhere."""
         if self.is_draining and not lets_leave:
             raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
         if self._is_paused:
@@ -253,11 +249,7 @@ class WorkerNode:
 
 
 async def load_node(settings: NodeSettings, role: NodeRole) -> WorkerNode:
-    """Load the model, measure the node's speed on it, and return the node.
-
-    Raises:
-        ConfigurationError: If the folder holds no model that the engine can run.
-    """
+    """Load the model, measure the node's speed on it, return the node; raise ConfigurationError if it cannot be run."""
     started = time.perf_counter()
     runner = await asyncio.to_thread(load_runner, settings)
     loaded = time.perf_counter()

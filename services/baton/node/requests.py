@@ -16,12 +16,7 @@ MAX_TENANT_WEIGHT = 1000
 
 
 def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
-    """Check the names of a request.
-
-    Raises:
-        InvalidFieldError: If the id is empty, too long or would break a line of the log, the attempt is below 1, or
-            the salt is too long.
-    """
+    """Check the names of a request; raise InvalidFieldError if one is empty, too long or would break a log's line."""
     if not 1 <= len(request_id) <= MAX_REQUEST_ID_CHARACTERS or not request_id.isprintable():
         raise InvalidFieldError("request_id", f"expected 1 to {MAX_REQUEST_ID_CHARACTERS} printable characters")
     if attempt < 1:
@@ -31,11 +26,7 @@ def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
 
 
 def check_placement_id(placement_id: str) -> None:
-    """Check the router's name of a placement; empty: there was none.
-
-    Raises:
-        InvalidFieldError: If it is too long or would break a line of the log.
-    """
+    """Check the router's name of a placement, empty: none; raise InvalidFieldError if it is too long or unprintable."""
     if len(placement_id) > MAX_REQUEST_ID_CHARACTERS or not placement_id.isprintable():
         raise InvalidFieldError("placement_id", f"expected at most {MAX_REQUEST_ID_CHARACTERS} printable characters")
 

@@ -69,12 +69,7 @@ class ThreadOutbox(Outbox):
         self._changed = threading.Condition(self._lock)
 
     def get(self, timeout_seconds: float | None) -> Item:
-        """Return the next item, waiting for it.
-
-        Raises:
-            StreamEndedError: If the outbox was closed.
-            TimeoutError: If nothing comes in time.
-        """
+        """Return the next item, waiting for it; raise StreamEndedError if closed, TimeoutError if it is late."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._items or self._is_closed, timeout_seconds):
                 raise TimeoutError("the deadline has passed")

@@ -57,11 +57,7 @@ class Prefiller:
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="kv-wire")
 
     async def compile(self, request: prefill_service_pb2.PrefillRequest) -> PromptSampling:
-        """Return how a request's tokens are chosen; the form of its output is compiled beside the event loop.
-
-        Raises:
-            BatonError: If it cannot be enforced.
-        """
+        """Return how tokens are chosen, the form compiled beside the event loop; raise BatonError if that fails."""
         params = sampling_from_proto(request.sampling)
         compiling = self._node.constraints.constraint(params.structured_output, _output_of(request))
         return PromptSampling(params, await compiling)
@@ -193,11 +189,7 @@ class Prefiller:
 
 
 def owed_of(request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> KvProgress:
-    """Return what a stream has to bring.
-
-    Raises:
-        InvalidFieldError: If the begins of the layers do not fit to the prompt, or to each other.
-    """
+    """Return what a stream has to bring; raise InvalidFieldError if its beginnings do not fit to prompt or layers."""
     num_tokens, begins = len(request.token_ids), tuple(request.layer_token_begins)
     if not begins:
         return KvProgress.begin(layout, request.kv_token_begin, num_tokens)

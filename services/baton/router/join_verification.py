@@ -277,11 +277,7 @@ async def running_join_service(
     *,
     invitations: Invitations | None = None,
 ) -> AsyncIterator[GrpcServer]:
-    """Serve, and announce if the settings say so, as long as the context lasts.
-
-    Raises:
-        ConfigurationError: If a file cannot be read or the address cannot be bound.
-    """
+    """Serve, and announce if wanted, as long as the context lasts; raise ConfigurationError if that cannot be."""
     server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False, limits=_LIMITS)
     policy = replace(_policy(settings, router_port, cache_index_address), pods=pods)
     servicer = JoinServicer(policy, AttemptLimit(time.monotonic), invitations or Invitations())

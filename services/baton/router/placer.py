@@ -198,11 +198,7 @@ class Placer:
         admission: AdmissionControl,
         asker: Asker,
     ) -> AdmittedRequest:
-        """Return the decision with a choice that keeps the objectives, perhaps with less output than was asked for.
-
-        Raises:
-            OverloadedError: If no candidate does.
-        """
+        """Return the decision that keeps the objectives, with less output if need be; raise OverloadedError if none."""
         limits = admission.limits
         admission.ask(asker)
         admitted = admission.judge(decision, asker)

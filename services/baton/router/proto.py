@@ -46,11 +46,7 @@ _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
 
 def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[Report]:
-    """Return what a node reports; several outcomes may come together.
-
-    Raises:
-        InvalidFieldError: If nothing is set or a field has a value that cannot be used.
-    """
+    """Return what a node reports, several outcomes together; raise InvalidFieldError if nothing is set."""
     if message.HasField("node"):
         if len(message.transfer_key) not in (0, KEY_BYTES):
             raise InvalidFieldError("transfer_key", f"expected {KEY_BYTES} bytes, got {len(message.transfer_key)}")
@@ -200,11 +196,7 @@ def adapter_of(message: router_service_pb2.PlaceRequest) -> Adapter | None:
 
 
 def asker_of(message: router_service_pb2.PlaceRequest) -> Asker:
-    """Return on whose behalf a request to place is, and what it wants.
-
-    Raises:
-        InvalidFieldError: If a name is too long or an objective out of range.
-    """
+    """Return on whose behalf a request to place is, and what it wants; raise InvalidFieldError if that cannot be."""
     if len(message.tenant) > MAX_TENANT_CHARACTERS:
         raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
     if not 0 <= message.tenant_weight <= MAX_TENANT_WEIGHT:

@@ -85,11 +85,7 @@ class RouterState:
         )
 
     def register(self, description: NodeDescription) -> Node:
-        """Add a node; a process that has started again begins without corrections.
-
-        Raises:
-            SupersededError: If another process has the name, and is heard.
-        """
+        """Add a node, without corrections if it has started again; raise SupersededError if its name is another's."""
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)
         self._links.nodes_changed()

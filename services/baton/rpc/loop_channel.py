@@ -295,12 +295,7 @@ class LoopStream(Generic[T]):
         return grpc.aio.EOF if data is None else self._deserialize(data)
 
     async def write(self, request: Any) -> None:
-        """Send a request; returns once it is on its way.
-
-        Raises:
-            AioRpcError: If the call has failed.
-            CancelledError: If this side has cancelled it.
-        """
+        """Send a request; raise AioRpcError if the call has failed, CancelledError if this side cancelled it."""
         call = self._call or await self._begun()
         try:
             await call.send(self._serialize(request))

@@ -145,10 +145,7 @@ class GrpcServer:
         return (AccessInterceptor(None if self._demands_certificate else Party.JOINER, self._identity.server_name),)
 
     def add(self, service_name: str, register: Callable[[grpc.aio.Server], None]) -> None:
-        """Add a service.
-
-        `service_name` is the full name, e.g. "baton.internal.v1.RouterService".
-        """
+        """Add a service. `service_name` is the full name, e.g. "baton.internal.v1.RouterService"."""
         register(self._server)
         self._registers.append(register)
         self._names.append(service_name)

@@ -292,11 +292,7 @@ def create_segment(num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
 
 
 def open_segment(descriptor: int, num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
-    """Return the memory behind a descriptor that another process has sent; it is closed where that fails.
-
-    Raises:
-        OSError: If there is less memory than that, or it may shrink.
-    """
+    """Return the memory of a sent descriptor, closed if that fails; raise OSError if it is too small or may shrink."""
     try:
         if not 0 < num_bytes <= os.fstat(descriptor).st_size:
             raise OSError(f"the other process promised {num_bytes} bytes, {os.fstat(descriptor).st_size} are there")

@@ -37,11 +37,7 @@ class MetricsSettings(BaseSettings):
 
 @contextmanager
 def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
-    """Serve metrics as long as the context lasts; yields the port.
-
-    Raises:
-        ConfigurationError: If the port cannot be bound.
-    """
+    """Serve metrics as long as the context lasts; yield the port. Raises ConfigurationError if it cannot be bound."""
     try:
         server = _Server((host, port), partial(_Handler, scrape))
     except OSError as error:

@@ -49,10 +49,7 @@ def named_address(address: str) -> str:
 
 @contextmanager
 def span(
-    name: str,
-    kind: trace.SpanKind,
-    attributes: Mapping[str, AttributeValue],
-    carrier: Mapping[str, str] | None = None,
+    name: str, kind: trace.SpanKind, attributes: Mapping[str, AttributeValue], carrier: Mapping[str, str] | None = None
 ) -> Iterator[trace.Span]:
     """Make a span current; nothing is made, and next to nothing paid, while tracing is off.
 

@@ -13,10 +13,7 @@ class OutputParser:
     def __init__(
         self, reasoning: ReasoningParser | None, calls: ToolParser | None, *, is_parallel: bool = True
     ) -> None:
-        """Begin.
-
-        `is_parallel`: calls after the first are given out.
-        """
+        """Begin. `is_parallel`: calls after the first are given out."""
         self._reasoning = reasoning
         self._calls = calls
         self._is_parallel = is_parallel

@@ -174,11 +174,7 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Load the tokenizer of a model folder. Nothing is downloaded and no code of the folder is run.
-
-    Raises:
-        ConfigurationError: If the folder or its tokenizer cannot be read.
-    """
+    """Load a folder's tokenizer, without downloads or foreign code; raise ConfigurationError if it cannot be read."""
     path = Path(folder)
     if not path.is_dir():
         raise ConfigurationError(f"model_dir: {path} is not a folder")
@@ -196,11 +192,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def check_tokenizer_files(folder: Path) -> None:
-    """Check without loading it that a folder holds a tokenizer.
-
-    Raises:
-        ConfigurationError: If it has no vocabulary, or a tokenizer.json that is none.
-    """
+    """Check without loading it that a folder holds a tokenizer; raise ConfigurationError if it holds none."""
     if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
         raise ConfigurationError(
             f"model {folder}: no tokenizer: expected one of {', '.join(_VOCABULARY_FILES)}; copy the model's files here"

@@ -113,11 +113,7 @@ ModelFolder = Annotated[Path, BeforeValidator(_folder_of_setting)]
 
 
 def fetch_model(name: HubName, on_progress: Callable[[FetchProgress], None]) -> Path:
-    """Bring a model's files that are not here; return their folder.
-
-    Raises:
-        ConfigurationError: If the hub does not give them, or the disk does not hold them.
-    """
+    """Bring a model's files that are not here; return their folder. Raises ConfigurationError if hub or disk fail."""
     try:
         import huggingface_hub
         from huggingface_hub import constants, errors

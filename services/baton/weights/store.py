@@ -41,11 +41,7 @@ def default_store() -> WeightStore:
 
 
 def check_disk(model: object, folder: Path, missing_bytes: int, variable: str) -> None:
-    """Check that a disk holds what is missing, and some more.
-
-    Raises:
-        ConfigurationError: If it does not; `variable` can name another one.
-    """
+    """Check that a disk holds what is missing, and some more; raise ConfigurationError naming `variable` if not."""
     free_bytes = shutil.disk_usage(folder).free
     if missing_bytes + SPARE_BYTES > free_bytes:
         needed, spare = f"{missing_bytes / 1e9:.3g} GB", f"{SPARE_BYTES / 1e9:.2g} GB"

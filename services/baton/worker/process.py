@@ -68,12 +68,7 @@ class WorkerProcess:
         self._server.add(WEIGHT_SERVICE_NAME, weights.register)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain.
-
-        Raises:
-            ConfigurationError: If an address cannot be bound.
-            Exception: What the engine died of, if it did.
-        """
+        """Serve until SIGTERM or SIGINT, then drain; raise ConfigurationError, or what the engine died of."""
         port = await self._server.start(is_serving=False)
         if self._fast is not None:
             self._fast.start()

@@ -106,11 +106,7 @@ class Diagnosis:
 async def diagnose(
     stub: router_service_pb2_grpc.RouterServiceStub, router: str, *, num_prompt_tokens: int, max_tokens: int
 ) -> Diagnosis | None:
-    """Ask the router and every node of its first model; None: the router knows no nodes.
-
-    Raises:
-        grpc.aio.AioRpcError: If the router does not answer.
-    """
+    """Ask the router and all nodes of its first model, None: it knows no nodes; raise AioRpcError if it is silent."""
     listed = await stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
     if not listed.nodes:
         return None

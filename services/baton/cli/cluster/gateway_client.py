@@ -42,11 +42,7 @@ class StreamPiece(NamedTuple):
 
 
 def list_models(url: str, api_key: str = "") -> Mapping[str, str]:
-    """Return the state of each model by name; empty where a gateway does not tell.
-
-    Raises:
-        UnavailableError: If the gateway cannot be reached or refuses.
-    """
+    """Return the state of each model by name, empty where not told; raise UnavailableError if the gateway refuses."""
     connection, response = _request(url, "GET", "/v1/models", None, api_key)
     try:
         rows = json.loads(response.read()).get("data", [])
@@ -56,19 +52,9 @@ def list_models(url: str, api_key: str = "") -> Mapping[str, str]:
 
 
 def stream_chat(
-    url: str,
-    model: str,
-    messages: Sequence[ChatMessage],
-    *,
-    max_tokens: int,
-    temperature: float,
-    api_key: str = "",
+    url: str, model: str, messages: Sequence[ChatMessage], *, max_tokens: int, temperature: float, api_key: str = ""
 ) -> Iterator[StreamPiece]:
-    """Yield the pieces of an answer as they arrive.
-
-    Raises:
-        UnavailableError: If the gateway cannot be reached, refuses or reports an error, or the stream breaks off.
-    """
+    """Yield the pieces of an answer as they arrive; raise UnavailableError if the gateway refuses or breaks off."""
     body: Json = {
         "model": model,
         "messages": [message._asdict() for message in messages],

@@ -21,11 +21,7 @@ class WantedPort(NamedTuple):
 
 
 def check_ports_are_free(host: str, wanted: Sequence[WantedPort]) -> None:
-    """Check that nothing listens on any of the ports.
-
-    Raises:
-        ConfigurationError: If one is taken, cannot be bound, or is wanted twice; the message says how to change it.
-    """
+    """Check that nobody listens on the ports; raise ConfigurationError saying how to change one that is taken."""
     owners: dict[int, WantedPort] = {}
     for item in wanted:
         if item.port in owners:

@@ -184,11 +184,7 @@ class BlockPull(KvStreamReader):
 
 
 def check_pull(placement: router_service_pb2.Placement) -> None:
-    """Check where a request's beginning is to be taken from.
-
-    Raises:
-        InvalidFieldError: If that cannot be; the field is named.
-    """
+    """Check where a request's beginning is to be taken from; raise InvalidFieldError if that cannot be."""
     pull, field = placement.prefix_pull, "placement.prefix_pull"
     if not pull.node_id:
         raise InvalidFieldError(f"{field}.node_id", "expected the id of a node")

@@ -290,11 +290,7 @@ async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncI
 
 @asynccontextmanager
 async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
-    """Return the messages of a call of a `KvStub` or `BlockStub`; leaving the context ends it.
-
-    Raises:
-        BatonError: If the call fails, in the context too.
-    """
+    """Return the messages of a call, which leaving the context ends; raise BatonError, in it too, if it fails."""
     try:
         yield _readable(call)
     except grpc.aio.AioRpcError as error:

@@ -169,11 +169,7 @@ class RemotePrefill:
                 await self._reader.run(source, request, option.transfer.answer_code)
 
     def _request_for(self, option: PrefillOption, number: int) -> prefill_service_pb2.PrefillRequest:
-        """Return the request of a stream: the first one's, less what has come.
-
-        Raises:
-            ForbiddenError: If no router has granted it.
-        """
+        """Return the request of a stream, the first one's less what has come; raise ForbiddenError if not granted."""
         request = prefill_service_pb2.PrefillRequest()
         request.CopyFrom(self._request)
         shown = self._node.transfers.check_taken(

@@ -34,11 +34,7 @@ _VALUES = frozenset({"const", "enum", "default", "examples", "example"})
 
 
 def check_limits(structured_output: StructuredOutput) -> None:
-    """Check what the compiler cannot check about itself.
-
-    Raises:
-        InvalidFieldError: Naming the constraint and the limit.
-    """
+    """Check what the compiler cannot check itself; raise InvalidFieldError naming the constraint and the limit."""
     structured_output.check()
     kind, text = structured_output.kind, structured_output.text
     if kind == "json_schema":

@@ -84,11 +84,7 @@ class PassHealth:
             self.num_failed = 0
 
     def _examine(self) -> None:
-        """Compute one token in a block that nobody holds.
-
-        Raises:
-            RuntimeError: If that fails too, or its logits are not finite.
-        """
+        """Compute one token in a block that nobody holds; raise RuntimeError if that fails too, or is no number."""
         verdict = f"{MAX_FAILED_PASSES} passes failed in a row, and one without requests: the device is taken for lost"
         block_table = self._pool.allocate(1)
         try:

@@ -15,17 +15,10 @@ BlockKv: TypeAlias = tuple[LayerKv, ...]
 
 
 class DiskTier:
-    """Blocks on disk.
-
-    `call` runs a function in the engine's thread, between two passes.
-    """
+    """Blocks on disk. `call` runs a function in the engine's thread, between two passes."""
 
     def __init__(
-        self,
-        store: DiskBlockStore,
-        layout: KvLayout,
-        block_tokens: int,
-        call: Callable[[Callable[[], None]], None],
+        self, store: DiskBlockStore, layout: KvLayout, block_tokens: int, call: Callable[[Callable[[], None]], None]
     ) -> None:
         self._store = store
         self._call = call

@@ -296,10 +296,7 @@ class GapBudget:
         self._num_due_bytes += num_bytes
 
     def begin(self, pass_seconds: float, *, num_running: int, num_waiting: int) -> None:
-        """Begin a gap.
-
-        The gap delays `num_running` sequences; 0: nothing is held back.
-        """
+        """Begin a gap. The gap delays `num_running` sequences; 0: nothing is held back."""
         due_seconds, self._num_due_bytes = self._seconds(self._num_due_bytes), 0
         self._passes = (self._passes[1], pass_seconds)
         seconds = gap_seconds(

@@ -229,11 +229,7 @@ class Offload:
             self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
-        """Prove the invariant against all waiting sequences.
-
-        Raises:
-            AssertionError: If blocks are wanted for nobody, or not for somebody who waits for them.
-        """
+        """Prove the invariant against all waiting sequences; raise AssertionError if blocks are wanted for nobody."""
         kept = (sequence.restore.kept_hashes for sequence in waiting if sequence.restore is not None)
         expected = Counter(block_hash for hashes in kept for block_hash in hashes)
         assert self._wanted == expected, f"{len(self._wanted)} blocks are wanted, {len(expected)} should be"

@@ -320,9 +320,5 @@ def with_known_tokens(spans: Sequence[Span], after: Launched | None) -> Sequence
 
 
 def kv_dtype_of(name: str) -> KvDtype:
-    """Return the dtype of a framework's name such as "torch.bfloat16" or "float32".
-
-    Raises:
-        ValueError: If K and V cannot be cached in it.
-    """
+    """Return the dtype of a name such as "torch.bfloat16" or "float32"; raise ValueError if K and V cannot have it."""
     return KvDtype(name.rpartition(".")[2])

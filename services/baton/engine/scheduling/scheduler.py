@@ -242,11 +242,7 @@ class Scheduler:
         self.states.forget([sequence])
 
     def check_integrity(self) -> None:
-        """Prove the invariants of pool and offload against all sequences.
-
-        Raises:
-            AssertionError: If a block is lost or doubled.
-        """
+        """Prove the invariants of pool and offload against all sequences; raise AssertionError if a block is lost."""
         living = (*self.running, *self.receiving)
         self.pool.check_integrity(sequence.block_table for sequence in living)
         self.states.pool.check_integrity(map(self.states.slots_of, living))

@@ -100,10 +100,7 @@ class ApiKeys:
         return key.digest in self._keys
 
     async def watch(self, on_look: Callable[[], None]) -> None:
-        """Read the file again whenever it has changed, for ever.
-
-        `on_look` is called after every look at the file.
-        """
+        """Read the file again whenever it has changed, for ever. `on_look` is called after every look at the file."""
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             await asyncio.to_thread(self.reload)

@@ -15,10 +15,7 @@ class Cors:
     """Answers browsers by the Fetch standard (https://fetch.spec.whatwg.org/#http-cors-protocol); no cookies."""
 
     def __init__(self, origins: Sequence[str]) -> None:
-        """Allow origins.
-
-        Each as a browser writes it, e.g. "https://example.com", or "*" for any; empty: none.
-        """
+        """Allow origins. Each as a browser writes it, e.g. "https://example.com", or "*" for any; empty: none."""
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
 
     def answer(self, request: HttpRequest, response: HttpResponse) -> bool:

@@ -41,10 +41,7 @@ class KeyLimits:
     """
 
     def __init__(self, *, requests_per_minute: int, tokens_per_minute: int, clock: Callable[[], float]) -> None:
-        """Make full ones.
-
-        0 is no limit.
-        """
+        """Make full ones. 0 is no limit."""
         self._per_minute = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._clock = clock
         self._buckets: dict[tuple[str, str], _Bucket] = {}

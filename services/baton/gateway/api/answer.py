@@ -167,11 +167,7 @@ class AnswerFormat(EventFormat, Protocol):
 async def send_answer(
     response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat, *, is_stream: bool
 ) -> None:
-    """Run all generations at once, and send their output as it comes or one body at the end.
-
-    Raises:
-        BatonError: If one of them cannot be finished.
-    """
+    """Run all generations at once, sending output as it comes or one body; raise BatonError if one fails."""
     job.begin()
     describe_answer(job, is_stream=is_stream)
     if is_stream:

@@ -72,11 +72,7 @@ def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignor
 
 
 def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | None = None) -> SamplingParameters:
-    """Return how a body says to choose tokens, in the fields that it has; the token limit is its API's to read.
-
-    Raises:
-        ApiError: 400, naming the parameter.
-    """
+    """Return how a body says to choose tokens, but for its limit; raise ApiError, 400, naming the parameter."""
     logit_bias, stop_token_ids = getattr(body, "logit_bias", None) or {}, getattr(body, "stop_token_ids", None) or ()
     _check_num_entries("logit_bias", logit_bias, MAX_LOGIT_BIAS_ENTRIES)
     _check_num_entries("stop_token_ids", stop_token_ids, MAX_STOP_TOKENS)

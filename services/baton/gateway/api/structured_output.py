@@ -115,11 +115,7 @@ class OutputConstraint(NamedTuple):
 
 
 def output_constraint(body: StructuredOutputFields) -> OutputConstraint:
-    """Return the form that a completion must have.
-
-    Raises:
-        ApiError: 400, naming the field: it is wrong, or there is more than one.
-    """
+    """Return the form that a completion must have; raise ApiError, 400, if it is wrong, or there are several."""
     forms = [form for form in _forms(body) if form.constraint is not None]
     if len(forms) > 1:
         raise invalid(forms[1].field, f"the form of the output is given by `{forms[0].field}` already")

@@ -76,12 +76,7 @@ class DetokenizeAnswer(msgspec.Struct):
 
 
 async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer with the tokens of a text or a conversation.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If the prompt cannot be tokenized.
-    """
+    """Answer with the tokens of a text or a conversation; raise ApiError or BatonError if it cannot be tokenized."""
     body: TokenizeBody = exchange.body
     tokenization = await generator.preparation.tokenize(body.model or "", _prompt(body, exchange))
     exchange.context.num_prompt_tokens = len(tokenization.token_ids)
@@ -96,12 +91,7 @@ async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
 
 
 async def answer_detokenize(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer with the text of tokens.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If a token does not exist.
-    """
+    """Answer with the text of tokens; raise ApiError for a wrong parameter, BatonError if a token does not exist."""
     body: DetokenizeBody = exchange.body
     text = await generator.preparation.detokenize(body.model or "", body.tokens)
     exchange.response.send(200, msgspec.json.encode(DetokenizeAnswer(text, ignored_body(exchange.context))))

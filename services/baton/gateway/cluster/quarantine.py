@@ -81,11 +81,7 @@ class Quarantine:
         """By tenant and fingerprint, the last to fall at the end; without any, nobody need be checked or cleared."""
 
     def check(self, generation: GenerationState) -> None:
-        """Refuse a request that has been refused not long ago, and suspect one that fell.
-
-        Raises:
-            QuarantinedError: If it is refused.
-        """
+        """Raise QuarantinedError for a request that has been refused not long ago; suspect one that fell."""
         self._forget_expired()
         case = self._case(generation)
         if case is not None and case.is_refused:
@@ -94,11 +90,7 @@ class Quarantine:
         generation.num_falls = case.num_falls if case is not None else 0
 
     def judge(self, generation: GenerationState, error: BatonError) -> bool:
-        """Take in how an attempt failed; return whether it counts as one of the request's own.
-
-        Raises:
-            QuarantinedError: If the request is refused from now on.
-        """
+        """Return whether a failure counts as the request's own; raise QuarantinedError if it is refused now."""
         lost = error if isinstance(error, NodeLostError) else None
         is_blamed = isinstance(error, PassFailedError | NonFiniteLogitsError) or bool(lost and lost.is_blamed)
         self._forget_expired()

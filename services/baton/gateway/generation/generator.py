@@ -187,11 +187,7 @@ def _with_reasoning(result: GenerationResult, generation: GenerationState) -> Ge
 
 
 def _with_prompt(result: GenerationResult, generation: GenerationState) -> GenerationResult:
-    """Return a result with what was asked about the prompt, and without an output that was not asked for.
-
-    Raises:
-        StreamBrokenError: If log-probabilities are missing.
-    """
+    """Return a result with what was asked of the prompt alone; raise StreamBrokenError if some of it is missing."""
     prompt = generation.prompt
     if prompt.request.is_output_dropped:
         result = result._replace(num_completion_tokens=0, reason="length", stop=None)

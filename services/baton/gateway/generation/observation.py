@@ -48,10 +48,7 @@ class GenerationObserver:
         *,
         is_first_choice: bool,
     ) -> None:
-        """Begin.
-
-        `is_first_choice`: the prompt counts; that of several choices counts once.
-        """
+        """Begin. `is_first_choice`: the prompt counts; that of several choices counts once."""
         self._prompt = generation.prompt
         self._model = {names.GEN_AI_REQUEST_MODEL: generation.prompt.request.model}
         self._request = context

@@ -287,11 +287,7 @@ def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model
 
 
 def _check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
-    """Check every bound of generation.proto.
-
-    Raises:
-        InvalidFieldError: Naming the first field out of bounds, as the proto calls it.
-    """
+    """Check every bound of generation.proto; raise InvalidFieldError naming the first field out of bounds."""
     _check_range("temperature", sampling.temperature, 0.0, 100.0)
     if sampling.HasField("top_p"):
         _check_range("top_p", sampling.top_p, 0.0, 1.0, is_low_excluded=True)
@@ -364,11 +360,7 @@ def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:
 
 
 def _check_token_ids(field: str, token_ids: Sequence[int], vocabulary_size: int) -> None:
-    """Check that tokens are in the vocabulary.
-
-    Raises:
-        InvalidFieldError: Naming the field and the smallest or largest token outside.
-    """
+    """Check that tokens are in the vocabulary; raise InvalidFieldError with the smallest or largest outside."""
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocabulary_size:
             raise InvalidFieldError(field, f"token id {token_id} is not in 0 to {vocabulary_size - 1}")

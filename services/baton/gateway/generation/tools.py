@@ -107,11 +107,7 @@ def read_tools(
 
 
 def choose(use: ToolUse, choice: str) -> ToolUse:
-    """Return a use with OpenAI's word for how to call.
-
-    Raises:
-        InvalidFieldError: If the word is none of them, or needs tools that are not there.
-    """
+    """Return a use with OpenAI's word for how to call; raise InvalidFieldError if it is none, or tools are missing."""
     if choice in ("none", "auto"):
         return ToolUse(use.tools, "none" if choice == "none" else "auto", "", use.is_parallel, use.fields)
     if choice != "required":
@@ -134,11 +130,7 @@ def call_of_answer(tool_call_id: str, name: str, arguments: Mapping[str, object]
 
 
 def json_object(field: str, text: str) -> dict[str, object]:
-    """Return the object of a JSON text; of an empty one, an empty object.
-
-    Raises:
-        InvalidFieldError: If it is anything else.
-    """
+    """Return the object of a JSON text; of an empty one, an empty one. Raises InvalidFieldError for anything else."""
     try:
         parsed = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError) as error:
@@ -285,11 +277,7 @@ def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
 def _let_call(
     use: ToolUse, model_format: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool
 ) -> None:
-    """Let a model call in place of an answer that must have a form.
-
-    Raises:
-        InvalidFieldError: If it must call, or its calls cannot be told from an answer in advance.
-    """
+    """Let a model call in place of an answer of a form; raise InvalidFieldError if it must, or calls cannot be told."""
     form, lark = sampling.structured_output, None
     kind = form.WhichOneof("constraint")
     if kind is not None and not use.forced:
@@ -342,11 +330,7 @@ class ChatTurn(NamedTuple):
 
 
 def template_message(param: str, turn: ChatTurn) -> Message:
-    """Return a message as chat templates know it.
-
-    Raises:
-        InvalidFieldError: Naming the field that is wrong, or that its role cannot have.
-    """
+    """Return a message as chat templates know it; raise InvalidFieldError naming a field that is wrong for its role."""
     role = ROLES.get(turn.role)
     if role is None:
         raise InvalidFieldError(f"{param}.role", f"`{turn.role[:64]}` is none of {', '.join(ROLES)}")

@@ -174,11 +174,7 @@ class HttpConnection(asyncio.Protocol):
         return self.is_writable
 
     async def wait_writable(self) -> None:
-        """Wait until the client has taken enough.
-
-        Raises:
-            ClientGoneError: If it takes nothing for too long; its connection is cut.
-        """
+        """Wait until the client has taken enough; raise ClientGoneError if that takes too long, and it is cut off."""
         if self._writable.is_set():
             return
         try:

@@ -132,11 +132,7 @@ class RequestReader:
         self.phase = "idle"
 
     def feed(self, data: bytes) -> list[HttpRequest]:
-        """Take bytes; return the requests that they complete.
-
-        Raises:
-            HttpError: If they are no HTTP, or exceed a limit.
-        """
+        """Take bytes; return the requests that they complete. Raises HttpError if they are no HTTP, or too many."""
         self._complete = []
         if self._is_over:
             return self._complete
@@ -325,11 +321,7 @@ class HeldBytes:
         """Bytes that are held."""
 
     def check(self, num_bytes: int) -> None:
-        """Return if so many bytes could be taken.
-
-        Raises:
-            OverloadedError: If there is no room for them beside those that are held.
-        """
+        """Return if so many bytes could be taken; raise OverloadedError if there is no room beside those held."""
         if self.num_bytes and self.num_bytes + num_bytes > self.max_bytes:
             raise OverloadedError(
                 f"{self.num_bytes} bytes of requests are in work, and memory has room for {self.max_bytes};"

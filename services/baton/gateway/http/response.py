@@ -21,11 +21,7 @@ class ResponseTransport(Protocol):
         """Send bytes, which are buffered if the client does not take them; return whether little enough is."""
 
     async def wait_writable(self) -> None:
-        """Return once the client has taken enough of what is buffered.
-
-        Raises:
-            ClientGoneError: If it takes nothing for too long.
-        """
+        """Return once the client has taken enough of what waits; raise ClientGoneError if that takes too long."""
 
     def when_writable(self, function: Callable[[], None]) -> None:
         """Call a function once the client has taken enough; a client that takes nothing for too long is cut off."""

@@ -104,11 +104,7 @@ class TokenizerStore:
 
 
 async def _receive(call: LoopStream[FetchTokenizerResponse], folder: Path) -> None:
-    """Write files as they come.
-
-    Raises:
-        StreamBrokenError: If they are too large, or one has another name than such files have.
-    """
+    """Write files as they come; raise StreamBrokenError if they are too large, or one has a strange name."""
     num_bytes = 0
     async for piece in call:
         num_bytes += len(piece.content)

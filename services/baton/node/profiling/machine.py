@@ -40,11 +40,7 @@ _CHUNK_BYTES = 4 << 20
 
 
 def open_yardstick(engine: str) -> Yardstick:
-    """Return what measures by an engine; "auto": by the first of torch, mlx and numpy that is installed.
-
-    Raises:
-        ConfigurationError: If it is unknown or not installed.
-    """
+    """Return what measures by an engine; "auto": torch, else mlx, else numpy. Raises ConfigurationError without it."""
     for name in ("torch", "mlx", "numpy") if engine == "auto" else (engine,):
         try:
             return _yardstick(name)

@@ -47,11 +47,7 @@ class DocumentStream:
         self._reader.start()
 
     def latest(self) -> bytes | None:
-        """Return the last whole document; None before the first, and where it is old.
-
-        Raises:
-            OSError: If the program has ended.
-        """
+        """Return the last whole document, None where there is none or it is old; raise OSError if the program ended."""
         if not self._reader.is_alive():
             raise OSError(f"{self._name} ended with status {self._process.wait()}")
         return self._last if self._clock() - self._arrived <= LASTING_SECONDS else None
@@ -98,11 +94,7 @@ class AppleSensor:
         self._fill = fill
 
     def read(self, sample: SystemSample) -> None:
-        """Fill in power, temperature and use, once the program has said something.
-
-        Raises:
-            OSError: If the program has ended, or writes something else.
-        """
+        """Fill in power, temperature and use, once the program has said something; raise OSError if it has ended."""
         document = self._stream.latest()
         if document is None:
             return
@@ -147,11 +139,7 @@ def fill_from_macmon(document: bytes, sample: SystemSample) -> None:
 
 
 def fill_from_powermetrics(document: bytes, sample: SystemSample) -> None:
-    """Fill in what a document of powermetrics says; it knows no temperatures of Apple silicon.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Fill in what a document of powermetrics says, which knows no temperatures; raise ValueError if it is none."""
     try:
         said = plistlib.loads(document.lstrip(b"\0\n"))
         processor = said["processor"]

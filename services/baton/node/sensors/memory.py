@@ -53,9 +53,7 @@ def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
 
 
 async def watch_pressure(
-    read: ReadPressure | None,
-    tell: Callable[[bool], None],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    read: ReadPressure | None, tell: Callable[[bool], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """Tell of every change, and again and again while memory is short, until the system does not say any more.
 

@@ -218,9 +218,7 @@ class AdmittedWork:
     def _count(self, entry: InFlight, *, is_kept: bool) -> None:
         """Let a node's limit learn of a request that is still counted as in flight."""
         self._learnt_of(entry.decode_node_id).limit.count(
-            is_kept=is_kept,
-            placed_at_seconds=entry.placed_at_seconds,
-            now_seconds=self._clock(),
+            is_kept=is_kept, placed_at_seconds=entry.placed_at_seconds, now_seconds=self._clock()
         )
 
     def _charge_stall(self, choice: Candidate, now_seconds: float) -> None:

@@ -112,12 +112,7 @@ class DesiredModels:
             self._lock = -1
 
     def put(self, model: DesiredModel) -> None:
-        """Want a model as it says.
-
-        Raises:
-            InvalidFieldError: If a field of it is wrong.
-            ConfigurationError: If the file cannot be written.
-        """
+        """Want a model as it says; raise InvalidFieldError if it is wrong, ConfigurationError if writing fails."""
         check_desired(model)
         models = self._models | {model.name: model}
         if self._file is not None:
@@ -126,11 +121,7 @@ class DesiredModels:
 
 
 def check_desired(model: DesiredModel) -> None:
-    """Check what is wanted of a model.
-
-    Raises:
-        InvalidFieldError: If a field is wrong.
-    """
+    """Check what is wanted of a model; raise InvalidFieldError if a field is wrong."""
     if not (1 <= len(model.name) <= _MAX_NAME_CHARACTERS and model.name.isprintable()):
         raise InvalidFieldError("name", f"expected 1 to {_MAX_NAME_CHARACTERS} printable characters")
     if not model.source:

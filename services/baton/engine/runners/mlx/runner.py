@@ -114,12 +114,7 @@ class MlxRunner(Runner):
         return self.launch(spans).logits()
 
     def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
     ) -> MlxPass:
         """Begin to compute spans and to choose a token from each row of their logits."""
         assert num_steps == 1, "the mlx runner launches one pass at a time"

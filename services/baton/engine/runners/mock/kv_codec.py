@@ -33,11 +33,7 @@ class MockCodec:
 
 
 def _words_of(rows: Rows) -> Rows:
-    """Return the word that each row repeats, [num_rows, 8]; of a row that does not, one that nobody sent.
-
-    Raises:
-        ValueError: If a row is shorter than a word.
-    """
+    """Return the word that each row repeats, [num_rows, 8], or one nobody sent; raise ValueError for short rows."""
     if rows.shape[1] < _WORD_BYTES:
         raise ValueError(f"a row of {rows.shape[1]} bytes does not hold the state of a mock, which has {_WORD_BYTES}")
     words = rows[:, :_WORD_BYTES].copy()

@@ -60,12 +60,7 @@ class QueuedMockRunner(MockRunner):
         return super().forward(spans)
 
     def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
     ) -> MockPass:
         """Put a pass, or several in a row, into the queue. One that hands layers out is waited for."""
         started = max(self.clock(), self._free_at)

@@ -11,15 +11,7 @@ import numpy as np
 from baton.capacity.hardware import Hardware, StepSpan, step_seconds
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.mock.kv_codec import MockCodec
-from baton.engine.runners.mock.state import (
-    Positions,
-    States,
-    kv_of,
-    next_tokens,
-    states_at,
-    states_from,
-    states_of,
-)
+from baton.engine.runners.mock.state import Positions, States, kv_of, next_tokens, states_at, states_from, states_of
 
 _PROJECTION_SHARE = 0.25
 """Share of a layer's time after which its K and V exist: the projections before attention and MLP."""

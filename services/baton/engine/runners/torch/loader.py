@@ -95,11 +95,7 @@ class LoadOptions:
         return replace(self, device=f"cuda:{(device.index or 0) + rank}") if device.type == "cuda" else self
 
     def check(self) -> None:
-        """Check every value.
-
-        Raises:
-            ConfigurationError: Naming one that cannot be.
-        """
+        """Check every value; raise ConfigurationError naming one that cannot be."""
         self.check_device()
         if self.dtype not in _DTYPES:
             raise ConfigurationError(f"dtype {self.dtype!r} is not supported; supported are {', '.join(_DTYPES)}")
@@ -109,11 +105,7 @@ class LoadOptions:
         check_supported(self.weight_dtype, self.dtype, self.torch_device)
 
     def check_device(self) -> None:
-        """Check that the device is there.
-
-        Raises:
-            ConfigurationError: If it is not.
-        """
+        """Check that the device is there; raise ConfigurationError if it is not."""
         try:
             device = torch.device(self.device)
         except RuntimeError as error:

@@ -33,10 +33,7 @@ class Backbone(Protocol):
 
 
 class TorchLogits:
-    """Logits on the device.
-
-    They are [num_rows, vocabulary_size].
-    """
+    """Logits on the device. They are [num_rows, vocabulary_size]."""
 
     def __init__(self, logits: torch.Tensor, ops: DeviceOps) -> None:
         self._logits = logits

@@ -28,12 +28,7 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 
 
 async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer a conversation.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
+    """Answer a conversation; raise ApiError naming the parameter that is not served, BatonError if generating fails."""
     body: MessagesBody = exchange.body
     context, use = exchange.context, message_tools(body, exchange)
     constraint = message_constraint(body.output_config.format if body.output_config else None)
@@ -58,12 +53,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
 
 
 async def answer_count_tokens(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer with the number of a conversation's tokens.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be tokenized.
-    """
+    """Answer with the number of a conversation's tokens; raise ApiError or BatonError if it cannot be tokenized."""
     body: ConversationBody = exchange.body
     prompt = await _prompt(generator, exchange, message_tools(body, exchange))
     tokenization = await generator.preparation.tokenize(body.model, prompt)

@@ -27,11 +27,7 @@ _BLOCKS_OF_ROLE = {
 
 
 def conversation(body: ConversationBody) -> tuple[Message, ...]:
-    """Return the conversation as chat templates know it, the system's text first.
-
-    Raises:
-        ApiError: 400, naming the block that cannot be served.
-    """
+    """Return the conversation for chat templates, the system first; raise ApiError, 400, naming a wrong block."""
     if not 1 <= len(body.messages) <= MAX_MESSAGES:
         raise invalid("messages", f"expected 1 to {MAX_MESSAGES}, got {len(body.messages)}")
     turns: list[Message] = []

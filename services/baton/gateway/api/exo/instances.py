@@ -166,11 +166,7 @@ def instance_view(body: InstanceBody) -> InstanceView:
 
 
 def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Instance:
-    """Return the instance that a view shows.
-
-    Raises:
-        ApiError: 400, naming the nodes that do not exist or cannot work together.
-    """
+    """Return the instance that a view shows; raise ApiError, 400, naming nodes that cannot work together."""
     assignments = view.shard_assignments
     return Instance(view.instance_id, assignments.model_id, _pair(assignments, nodes))
 
@@ -202,11 +198,7 @@ class LinkBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def link_of(link_id: str, body: LinkBody, instances: Instances, nodes: Mapping[str, NodeDescription]) -> InstanceLink:
-    """Return the link of a body.
-
-    Raises:
-        ApiError: 400, naming the instance that does not exist, or whose node does not compute for others.
-    """
+    """Return the link of a body; raise ApiError, 400, naming an instance that is not there or computes for no other."""
     sources = _instances("prefill_instances", body.prefill_instances, instances)
     targets = _instances("decode_instances", body.decode_instances, instances)
     link = InstanceLink(link_id, tuple(body.prefill_instances), tuple(body.decode_instances))

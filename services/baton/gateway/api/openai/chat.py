@@ -41,12 +41,7 @@ from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 
 async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer a chat completion.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
+    """Answer a chat completion; raise ApiError naming what is not served, BatonError if generating fails."""
     chat: ChatBody = exchange.body
     use, constraint = chat_tools(chat, exchange), OutputConstraint()
     if is_any_given(chat, StructuredOutputFields):
@@ -87,11 +82,7 @@ def stop_strings(body: CommonBody) -> tuple[str, ...]:
 
 
 def completion_sampling(body: CommonBody, constraint: StructuredOutput | None) -> SamplingParameters:
-    """Return what chat and text completions say alike of how tokens are chosen.
-
-    Raises:
-        ApiError: 400, naming the parameter.
-    """
+    """Return what chat and text completions say alike of choosing tokens; raise ApiError, 400, for what is wrong."""
     sampling = sampling_parameters(body, constraint)
     if body.prompt_logprobs is not None:
         sampling.prompt_logprob_count = num_logprobs("prompt_logprobs", body.prompt_logprobs)
@@ -136,10 +127,7 @@ class ChatFormat(CompletionWriter):
     def __init__(
         self, job: AnswerJob, body: ChatBody, token_bytes: TokenBytes, read: Callable[[], AnswerReader | None]
     ) -> None:
-        """Begin an answer.
-
-        `read` makes what reads one choice's answer; None from it: the text is all.
-        """
+        """Begin an answer. `read` makes what reads one choice's answer; None from it: the text is all."""
         super().__init__(job, "chatcmpl", "chat.completion.chunk", body)
         self._has_logprobs = bool(body.logprobs)
         self._num_prompt_logprobs = body.prompt_logprobs

@@ -43,12 +43,7 @@ _INT32_MAX = 2**31 - 1
 
 
 async def answer_completion(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer a text completion.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
+    """Answer a text completion; raise ApiError naming what is not served, BatonError if generating fails."""
     completion: CompletionBody = exchange.body
     job = await _prepare(generator, exchange.context, completion)
     echoes = await _echoes(generator, job) if completion.echo else ()
@@ -99,11 +94,7 @@ def _sampling(body: CompletionBody, constraint: StructuredOutput | None) -> Samp
 
 
 def _is_output_dropped(body: CompletionBody) -> bool:
-    """Return whether a body asks for its prompt alone: nothing is to be generated after what is echoed.
-
-    Raises:
-        ApiError: 400, if it is to be streamed.
-    """
+    """Return whether a body asks for its prompt alone, echoed; raise ApiError, 400, if it is to be streamed."""
     is_dropped = bool(body.echo) and body.max_tokens == 0
     if is_dropped:
         refuse_in_stream(body, "max_tokens", "a limit of 0 tokens")

@@ -26,12 +26,7 @@ from baton.text.tools import Tool
 
 
 def chat_messages(messages: Sequence[Message]) -> tuple[TemplateMessage, ...]:
-    """Return a conversation as chat templates know it.
-
-    Raises:
-        ApiError: 400, naming the message that cannot be served.
-        InvalidFieldError: The same.
-    """
+    """Return a conversation for chat templates; raise ApiError or InvalidFieldError naming a message not served."""
     if not messages:
         raise refused("messages", "Invalid value for `messages`: expected at least one message", code="empty_array")
     if len(messages) > MAX_MESSAGES:

@@ -34,12 +34,7 @@ _SEALED_REASONING = "reasoning.encrypted_content"
 
 
 async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None:
-    """Answer an input.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
+    """Answer an input; raise ApiError naming the parameter that is not served, BatonError if generating fails."""
     body: ResponsesBody = exchange.body
     context = exchange.context
     known = await generator.template_names(body.model)

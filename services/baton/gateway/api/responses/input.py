@@ -33,11 +33,7 @@ def sealed(reasoning: str) -> str:
 
 
 def conversation(body: ResponsesBody, exchange: Exchange) -> tuple[Message, ...]:
-    """Return the conversation as chat templates know it, the instructions first.
-
-    Raises:
-        ApiError: 400, naming the item that cannot be served.
-    """
+    """Return the conversation for chat templates, the instructions first; raise ApiError, 400, naming a wrong item."""
     turns: list[Message] = [] if not body.instructions else [{"role": "system", "content": body.instructions}]
     if isinstance(body.input, str):
         return (*turns, {"role": "user", "content": body.input})

@@ -71,10 +71,7 @@ class MlxBatch:
 
 
 def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
-    """Return the pass that computes one span of any length from its blocks.
-
-    `token_ids` is [1, num_tokens], int32.
-    """
+    """Return the pass that computes one span of any length from its blocks. `token_ids` is [1, num_tokens], int32."""
     extent = Extent(span.start, span.end, span.block_table)
     last = Extent(min(span.first_logits_position, span.end - 1), span.end, span.block_table)
     return MlxBatch(

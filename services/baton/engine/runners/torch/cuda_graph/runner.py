@@ -63,12 +63,7 @@ class CudaGraphRunner(TorchRunner):
         self._replayed: DevicePass | None = None
 
     def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
     ) -> DevicePass:
         """Begin a pass, or several in a row, and return."""
         assert after is None or isinstance(after, DevicePass), "a pass of another runner cannot be followed"
@@ -118,12 +113,7 @@ class CudaGraphRunner(TorchRunner):
         return DevicePass(chosen[None], chosen, range(len(chosen)), logits, self._ops, self._kv_copies)
 
     def _decode(
-        self,
-        spans: Sequence[Span],
-        rows: list[int],
-        draws: Draws | None,
-        after: DevicePass | None,
-        num_steps: int,
+        self, spans: Sequence[Span], rows: list[int], draws: Draws | None, after: DevicePass | None, num_steps: int
     ) -> DevicePass:
         num_rows = padded_batch(len(spans), self._buffers.max_rows)
         self._steps.prepare(num_rows, is_drawn=draws is not None)
@@ -140,12 +130,7 @@ class CudaGraphRunner(TorchRunner):
         return self._replayed
 
     def _fields(
-        self,
-        spans: Sequence[Span],
-        rows: list[int],
-        draws: Draws | None,
-        after: DevicePass | None,
-        num_steps: int,
+        self, spans: Sequence[Span], rows: list[int], draws: Draws | None, after: DevicePass | None, num_steps: int
     ) -> Fields:
         fields = self._buffers.idle_fields(num_steps)
         fields[Field.TOKEN, rows] = [max(span.token_ids[0], 0) for span in spans]

@@ -112,11 +112,7 @@ class DeviceOps:
         self.device = device
 
     def projection(self, modules: Sequence[torch.nn.Linear], weight_dtype: WeightDtype = "auto") -> Projection:
-        """Return projections of the same input as one product, outputs side by side.
-
-        Raises:
-            ConfigurationError: If the size of a weight fits no kernel.
-        """
+        """Return projections of one input as one product, side by side; raise ConfigurationError if no kernel fits."""
         if weight_dtype == "auto":
             return self.linear(modules)
         return quantised(*side_by_side(modules), weight_dtype, self._int4_form)

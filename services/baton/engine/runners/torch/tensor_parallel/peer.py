@@ -57,11 +57,7 @@ class Peer:
             raise UnavailableError(f"rank {self.rank} has ended: {error}") from error
 
     def hear(self) -> LayerKv:
-        """Return the K and V that it was told to send.
-
-        Raises:
-            UnavailableError: If it ends instead, or sends nothing for a long time.
-        """
+        """Return the K and V that it was told to send; raise UnavailableError if it ends or is silent instead."""
         return LayerKv(self._receive(), self._receive())
 
     def hang_up(self) -> None:

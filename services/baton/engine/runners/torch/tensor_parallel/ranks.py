@@ -76,11 +76,7 @@ def _bound_to(device: torch.device) -> dict[str, torch.device]:
 
 
 def check_divisible(info: ModelInfo, size: int) -> None:
-    """Check that every rank gets as many heads as any other.
-
-    Raises:
-        ConfigurationError: If heads or KV heads cannot be shared out evenly.
-    """
+    """Check that heads and KV heads can be shared out evenly to all ranks; raise ConfigurationError if not."""
     counts = {
         "num_attention_heads": info.num_attention_heads,
         "num_key_value_heads": min(spec.num_kv_heads for spec in info.layout.layers),

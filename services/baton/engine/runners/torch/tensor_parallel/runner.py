@@ -123,12 +123,7 @@ class ParallelRunner(Runner):
             return self._local.forward(self._joining(spans))
 
     def launch(
-        self,
-        spans: Sequence[Span],
-        *,
-        draws: Draws | None = None,
-        after: Launched | None = None,
-        num_steps: int = 1,
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
     ) -> Launched:
         """Begin a pass, or several in a row."""
         if not isinstance(self._local, CudaGraphRunner):

@@ -136,10 +136,7 @@ def is_transposed_faster() -> bool:
     weight = torch.randn(_PRODUCT_TRIAL_SIZE, _PRODUCT_TRIAL_SIZE, generator=generator)
     packed, turned = PackedLinear(weight, None), TransposedLinear(weight, None)
     found = gain(
-        lambda: turned.product(rows),
-        lambda: packed.product(rows),
-        num_rounds=_TRIAL_ROUNDS,
-        clock=time.thread_time,
+        lambda: turned.product(rows), lambda: packed.product(rows), num_rounds=_TRIAL_ROUNDS, clock=time.thread_time
     )
     is_faster = found >= _MIN_GAIN
     log.info("weights_laid_out layout=%s gain=%.2f", "transposed" if is_faster else "packed", found)

@@ -12,7 +12,7 @@ def rotate_and_store(
     heads, cosines, signed_sines, query_norm, key_norm, slots, queries, keys, values,
     row_stride, key_head_stride, value_head_stride, epsilon,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
-    HAS_NORMS: tl.constexpr,
+    HAS_NORMS: tl.constexpr
 ):
     """Normalise and rotate one head of one row; queries go out, K and V into their slots.
 
@@ -64,7 +64,7 @@ def gate(gate_up, output, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_and_normalise(
-    hidden, delta, weight, total, normalised, epsilon, SIZE: tl.constexpr, PADDED_SIZE: tl.constexpr,
+    hidden, delta, weight, total, normalised, epsilon, SIZE: tl.constexpr, PADDED_SIZE: tl.constexpr
 ):
     """Write hidden + delta, and the same divided by its root mean square times the weight: [num_rows, SIZE] each."""
     row = tl.program_id(0).to(tl.int64)

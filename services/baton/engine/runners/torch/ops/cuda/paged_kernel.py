@@ -30,7 +30,7 @@ def attend_tile(
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     PADDED_HEAD_DIM: tl.constexpr, PADDED_VALUE_DIM: tl.constexpr,
     TILE_QUERIES: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, HAS_SINKS: tl.constexpr
 ):
     """Attend from TILE_QUERIES queries of a sequence, of all query heads of one KV head, to one split of its keys.
 
@@ -107,7 +107,7 @@ def attend_tile(
 @triton.jit
 def join_splits(
     output, sinks, part_outputs, part_maxima, part_sums, num_heads,
-    VALUE_DIM: tl.constexpr, PADDED_VALUE_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
+    VALUE_DIM: tl.constexpr, PADDED_VALUE_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr
 ):
     """Weigh what the splits of one row and head attended to against each other; tensors as in `attend_tile`."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)

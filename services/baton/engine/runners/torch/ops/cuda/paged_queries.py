@@ -44,12 +44,7 @@ class PagedQueries:
 
 
 def pack_queries(
-    tables: Sequence[Sequence[int]],
-    starts: Sequence[int],
-    ends: Sequence[int],
-    *,
-    tiles: Tiles,
-    device: torch.device,
+    tables: Sequence[Sequence[int]], starts: Sequence[int], ends: Sequence[int], *, tiles: Tiles, device: torch.device
 ) -> PagedQueries:
     """Return the description of sequences laid end to end.
 

@@ -25,11 +25,7 @@ _FP8_MAX = 448.0
 
 
 def check_supported(weight_dtype: WeightDtype, dtype: str, device: torch.device) -> None:
-    """Check that torch has a kernel.
-
-    Raises:
-        ConfigurationError: If it has none for the device and the dtype of activations.
-    """
+    """Check that torch has a kernel for device and dtype of activations; raise ConfigurationError if it has none."""
     if weight_dtype == "fp8" and device.type != "cuda":
         raise ConfigurationError(f"weight_dtype fp8: torch multiplies it on CUDA only, not on {device.type}")
     if weight_dtype in ("int4", "fp8") and device.type == "cuda" and dtype != "bfloat16":
@@ -51,11 +47,7 @@ def weight_bits(weight_dtype: WeightDtype, dtype: torch.dtype) -> int:
 def quantised(
     weight: torch.Tensor, bias: torch.Tensor | None, weight_dtype: WeightDtype, int4_form: type[Int4Product]
 ) -> Projection:
-    """Return a product of a weight [num_outputs, num_inputs], rounded, and a bias [num_outputs].
-
-    Raises:
-        ConfigurationError: If the size of the weight fits no kernel.
-    """
+    """Return a product of a weight [num_outputs, num_inputs], rounded; raise ConfigurationError if no kernel fits."""
     forms: dict[str, Callable[[torch.Tensor], Projection]] = {"int8": Int8Product, "int4": int4_form, "fp8": Fp8Product}
     product = forms[weight_dtype](weight)
     return product if bias is None else lambda rows: product(rows) + bias
