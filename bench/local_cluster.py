@@ -142,12 +142,7 @@ def real_node(role: str, engine: str) -> NodeTable:
 def running_cluster(
     model: Path, nodes: Sequence[NodeTable], environment: Mapping[str, str] | None = None
 ) -> Iterator[Endpoints]:
-    """Run `baton up` with nodes of these tables, in order.
-
-    Raises:
-        RuntimeError: If it ends before it is ready; the message has the end of its log.
-        TimeoutError: If it is not ready in time.
-    """
+    """Run `baton up` with these nodes, in order; raise RuntimeError if it ends first, TimeoutError if it is late."""
     with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
         tables, log = Path(folder, "nodes.toml"), Path(folder, "log")
         tables.write_text("\n".join(map(_table, nodes)), encoding="utf-8")

@@ -110,12 +110,7 @@ class Answer:
 
 
 async def stream_answer(client: HttpClient, path: str, body: bytes, clock: Clock, answer: Answer) -> None:
-    """Send a request and fill `answer` as its stream comes; what came before a failure stays in it.
-
-    Raises:
-        HttpError: If the status is not 200, or the stream reports an error or ends before it says that it is complete.
-        OSError: If the server cannot be reached.
-    """
+    """Fill `answer` from a request's stream, part by part; raise HttpError if it fails or stops short, or OSError."""
     parser = SseParser()
     async with client.connection() as connection:
         answer.sent_seconds = clock()

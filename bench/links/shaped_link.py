@@ -39,11 +39,7 @@ class ShapedLink:
 
 @contextmanager
 def shaped_link() -> Iterator[ShapedLink]:
-    """Make the namespace and the link, unshaped; remove both at the end. One process at a time: others wait.
-
-    Raises:
-        subprocess.CalledProcessError: If the caller may not make namespaces.
-    """
+    """Make namespace and link, waiting for other processes' end; raise CalledProcessError where it is forbidden."""
     with _LOCK_FILE.open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX

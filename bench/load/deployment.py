@@ -60,13 +60,7 @@ class Pair:
 
 @contextmanager
 def running_pair(pair: Pair, model: Path) -> Iterator[Endpoints]:
-    """Run the pair with gateway, router and cache index, on this host or on two behind a shaped link.
-
-    Raises:
-        RuntimeError: If a process ends before it is ready.
-        TimeoutError: If one is not ready in time.
-        subprocess.CalledProcessError: If a link is wanted and the caller may not make one.
-    """
+    """Run pair, gateway, router and cache index, maybe a shaped link; raise RuntimeError, TimeoutError or its own."""
     if not pair.link_gigabits_per_second:
         with running_cluster(model, pair.tables) as endpoints:
             yield endpoints

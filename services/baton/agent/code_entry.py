@@ -30,13 +30,7 @@ class Applicant(NamedTuple):
 
 
 async def token_for(code: JoinCode, applicant: Applicant, address: str) -> JoinToken:
-    """Return the token for which the router whose join service is at host:port takes a code.
-
-    Raises:
-        AuthenticationError: WRONG_CODE, if the other side does not know the code, or is not convinced.
-        UnavailableError: If nobody answers there.
-        ConfigurationError: If this machine cannot join; the message says why, and the remedy.
-    """
+    """Return a code's token from a join service; raise AuthenticationError, UnavailableError, ConfigurationError."""
     certificate = await _shown_certificate(address)
     listener = await _listen(applicant)
     try:

@@ -73,12 +73,7 @@ class Joiner:
         return self._membership.identity
 
     async def join(self) -> Joined:
-        """Join; where no router answers, go on with the membership kept last, or wait for one.
-
-        Raises:
-            AuthenticationError: If the token is refused.
-            BatonError: If the router refuses otherwise.
-        """
+        """Join, or go on with the membership kept last, or wait; raise AuthenticationError or BatonError if refused."""
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:

@@ -46,11 +46,7 @@ def dense_decoder(
 
 
 def shape_of_config(config: Mapping[str, Any], weight_bytes: int) -> ModelShape:
-    """Return about the shape of a model that no worker has loaded yet, by its config.json and the bytes of its weights.
-
-    Raises:
-        ConfigurationError: If the file lacks a size.
-    """
+    """Return about the shape of a model, by config.json and bytes; raise ConfigurationError if a size lacks."""
     config = {**config, **config.get("text_config", {})}
     try:
         num_heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])

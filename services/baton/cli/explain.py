@@ -79,12 +79,7 @@ def _resolved(address: str) -> Sequence[str]:
 
 
 def _records(addresses: Sequence[str], request_id: str) -> Sequence[PlacementRecord]:
-    """Return what the routers remember, in order of time.
-
-    Raises:
-        NotFoundError: If none of them knows the request.
-        BatonError: If none knows it, and one did not answer.
-    """
+    """Return what routers remember, by time; raise NotFoundError if none knows it, BatonError if one is silent."""
     records: list[PlacementRecord] = []
     failure: UnavailableError | None = None
     for address in addresses:

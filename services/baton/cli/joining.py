@@ -58,12 +58,7 @@ def invite(
 
 
 def show_invitation(router: str, address: str, console: Console) -> None:
-    """Ask a router for a code, and print it.
-
-    Raises:
-        ConfigurationError: If packages are missing, or this machine is on no network.
-        BatonError: If the router cannot be reached or refuses.
-    """
+    """Ask a router for a code, and print it; raise ConfigurationError without packages or network, else BatonError."""
     check_installed()
     request = join_service_pb2.InviteRequest(address=address)
     answer = call_router(router, lambda channel: JoinServiceStub(channel).Invite(request, timeout=30.0))  # type: ignore[no-untyped-call]
@@ -184,11 +179,7 @@ def leave(state_dir: _StateDir = DEFAULT_STATE_DIR) -> None:
 
 
 def check_installed() -> None:
-    """Check that the packages are there.
-
-    Raises:
-        ConfigurationError: If one is missing.
-    """
+    """Check that the packages are there; raise ConfigurationError if one is missing."""
     if missing := lacking("agent"):
         raise ConfigurationError(f"joining needs {', '.join(missing)}: {install_line('agent')}")
 

@@ -82,11 +82,7 @@ def digest_command(
 
 
 def pull(model: str, console: Console, sources: Sequence[str] = ()) -> Path:
-    """Return the folder of a model, from other machines or a hub; what has to be fetched is shown as it comes.
-
-    Raises:
-        ConfigurationError: If there is none, or it cannot be fetched.
-    """
+    """Return a model's folder, fetched from machines or a hub if need be; raise ConfigurationError if it is nowhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(model, total=None, visible=False)

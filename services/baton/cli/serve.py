@@ -78,11 +78,7 @@ def command(context: typer.Context, role: Annotated[str, typer.Argument(help=" |
 
 
 def serve_role(role: str, arguments: Sequence[str]) -> None:
-    """Run the service of a role with its flags, or print them if they ask for help.
-
-    Raises:
-        ConfigurationError: If the role or a flag is unknown or invalid, or a dependency is missing.
-    """
+    """Run a role's service with its flags, or print them; raise ConfigurationError if role or flag is no good."""
     service = load_service(role)
     config_text, arguments = take_option(arguments, "--config")
     level, arguments = _take_level(service.settings_class, arguments)
@@ -96,11 +92,7 @@ def serve_role(role: str, arguments: Sequence[str]) -> None:
 
 
 def load_service(role: str) -> Service:
-    """Return the service of a role; only its own modules and their dependencies are imported.
-
-    Raises:
-        ConfigurationError: If the role is unknown, or its dependencies are not installed.
-    """
+    """Return a role's service, importing no other; raise ConfigurationError if it is unknown, or lacks packages."""
     if role not in ROLES:
         raise ConfigurationError(f"unknown role {role}; {nearest(role, ROLES)} Roles are {', '.join(ROLES)}")
     package = f"baton.{role.replace('-', '_')}"

@@ -14,11 +14,7 @@ where the router is."""
 
 
 def read_node_tables(path: Path, name: str) -> Mapping[str, Mapping[str, object]]:
-    """Return the tables in their order, by how errors name them: `NAME: node[0]`, ...
-
-    Raises:
-        ConfigurationError: If the file cannot be read, is not TOML, or has anything but `[[node]]` tables.
-    """
+    """Return tables by their names in errors, `NAME: node[0]`; raise ConfigurationError if the file has others."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -123,11 +123,7 @@ def process_index() -> int:
 
 
 def read_file(path: Path, role: str) -> Mapping[str, object]:
-    """Return the table of a role in a TOML settings file, which has one table per role.
-
-    Raises:
-        ConfigurationError: If the file cannot be read, is not TOML, or has a table or key that no role owns.
-    """
+    """Return a role's table of a settings file; raise ConfigurationError if any table or key is no role's."""
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -139,11 +135,7 @@ def read_file(path: Path, role: str) -> Mapping[str, object]:
 
 
 def parse_flags(settings_class: type[BaseModel], arguments: Sequence[str]) -> Mapping[str, str]:
-    """Return values by field name from `--name value`, `--name=value` and, for booleans, `--name` and `--no-name`.
-
-    Raises:
-        ConfigurationError: If an argument is no flag of the class, lacks its value, or is given twice.
-    """
+    """Return values of `--name value`, `--name=value`, `--[no-]name`, by field; raise ConfigurationError for others."""
     values: dict[str, str] = {}
     remaining = list(arguments)
     while remaining:

@@ -114,11 +114,7 @@ class GatewayCall:
         """Set when all of its streams have ended."""
 
     async def run(self, requests: AsyncIterator[messages.ServeRequest], write: Write) -> None:
-        """Serve until the gateway closes the call, or until the last stream after `drain`.
-
-        Raises:
-            BatonError: If the gateway breaks the rules, or takes nothing.
-        """
+        """Serve until the gateway closes the call, or, after `drain`, to the last stream; raise BatonError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [

@@ -43,12 +43,7 @@ class ApiServer:
     namespace: str = ""
 
     def ask(self, path: str, body: object = None, *, method: str = "") -> bytes:
-        """Return what a GET answers, or, with a body that is sent as JSON, a POST or another method; blocks.
-
-        Raises:
-            RefusedError: If the server answers otherwise.
-            UnavailableError: If it does not answer.
-        """
+        """Return what a GET, or a method with a body, answers; raise RefusedError, or UnavailableError if silent."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = Request(f"{self.url}{path}", data, headers, method=method or None)  # noqa: S310 - of this pod's cluster, not a stranger's
@@ -93,12 +88,7 @@ class ServiceAccountKeys:
         self._asked_at = -_PAUSE_SECONDS
 
     def key(self, key_id: str) -> Mapping[str, Any]:
-        """Return a key; blocks while the API server is asked, which tokens of strangers cannot cause at will.
-
-        Raises:
-            AuthenticationError: If the cluster has none of that id.
-            UnavailableError: If the API server does not answer.
-        """
+        """Return a key, asking the server; raise AuthenticationError if it has none, UnavailableError if silent."""
         if key_id not in self._keys and self._clock() - self._asked_at >= _PAUSE_SECONDS:
             self._asked_at = self._clock()
             self._keys = {key["kid"]: key for key in json.loads(self._read())["keys"]}

@@ -38,11 +38,7 @@ class ServiceTarget:
 
 
 def parse_target(text: str) -> FixedTarget | ServiceTarget:
-    """Return what a setting names: `host:port[,host:port]` or `kubernetes://SERVICE[.NAMESPACE]:PORT`.
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
+    """Return `HOST:PORT[,..]` or `kubernetes://SERVICE[.NAMESPACE]:PORT`, read; raise ConfigurationError for others."""
     if text.startswith(_SCHEME):
         match = _SERVICE.fullmatch(text.removeprefix(_SCHEME))
         if match is None:

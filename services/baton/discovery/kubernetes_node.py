@@ -25,12 +25,7 @@ class KubernetesNode:
 
 
 def read_kubernetes_node(name: str, server: ApiServer | None = None) -> KubernetesNode:
-    """Ask the Kubernetes API for a node; blocks.
-
-    Raises:
-        ConfigurationError: If this is no pod with an account.
-        WatchError: If the server cannot be asked, refuses, or sends no node.
-    """
+    """Ask for a node; blocks. Raises ConfigurationError outside a pod with an account, WatchError without answer."""
     try:
         return node_of((server or own_api_server()).ask(f"/api/v1/nodes/{name}"))
     except UnavailableError as error:

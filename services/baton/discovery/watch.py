@@ -44,12 +44,7 @@ class EndpointApi(Protocol):
         """Return all slices of the Service; raise WatchError if the server cannot be asked."""
 
     def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
-        """Yield what changes after a version, for so many seconds at most.
-
-        Raises:
-            ExpiredError: If the server has forgotten the version.
-            WatchError: If the server cannot be asked, or the stream breaks.
-        """
+        """Yield changes after a version, for some time; raise ExpiredError if it is forgotten, else WatchError."""
 
 
 class EndpointWatch:

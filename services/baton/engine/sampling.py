@@ -122,11 +122,7 @@ def _uniforms(seed: int, run: int) -> list[float]:
 
 
 def with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledToken:
-    """Return a token with its log-probability and the most probable tokens of a row: [vocabulary_size], float32.
-
-    Raises:
-        NonFiniteLogitsError: If the highest value is not a finite number.
-    """
+    """Return a token of a float32 row with log-probabilities; raise NonFiniteLogitsError if the highest is none."""
     wide = row.astype(np.float64)
     highest = wide.max()
     if not np.isfinite(highest):

@@ -73,11 +73,7 @@ class RunningGateway(NamedTuple):
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain it.
-
-    Raises:
-        ConfigurationError: If it cannot start with its settings.
-    """
+    """Run a gateway until SIGTERM or SIGINT, then drain it; raise ConfigurationError if settings forbid it."""
     raise_open_files_limit()
     async with run_gateway(settings):
         freeze_loaded_objects()

@@ -155,11 +155,7 @@ class CallListener(Protocol):
         """Return writable memory for a message of this size."""
 
     def message(self, data: memoryview) -> None:
-        """Take a message, in the memory that `allocate` gave. It counts against the window until it is released.
-
-        Raises:
-            CallError: If it cannot be used; the call ends with that status.
-        """
+        """Take a message in `allocate`'s memory, of the window until its release; raise CallError to end the call."""
 
     def ended(self, status: Status) -> None:
         """Take the end of the call, once; nothing follows."""
@@ -221,11 +217,7 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
         metadata: Metadata | None = None,
         timeout_seconds: float | None = None,
     ) -> ClientCall:
-        """Make a call; returns when the request has been sent.
-
-        Raises:
-            CallError: If the connection takes no call, or breaks; the listener hears nothing then.
-        """
+        """Send a request; raise CallError if the connection takes none, or breaks: the listener hears nothing."""
         headers = request_headers(path, self._authority, self._scheme, metadata or {}, timeout_seconds)
         with self._opening:  # streams must begin in the order of their numbers
             with self._lock:

@@ -55,11 +55,7 @@ class PeerWindows:
         return granted
 
     def add(self, stream_id: int, num_bytes: int) -> None:
-        """Take note of a WINDOW_UPDATE; 0 is the connection.
-
-        Raises:
-            ProtocolError: If it is 0, the window grows too large, or there were far too many for what was sent.
-        """
+        """Note a WINDOW_UPDATE; 0 is the connection. Raises ProtocolError if it is 0, too large, or one too many."""
         if num_bytes == 0:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 bytes")
         self._num_updates_left -= 1

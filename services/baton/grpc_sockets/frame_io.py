@@ -142,11 +142,7 @@ class FrameWriter:
         self._try_posted()
 
     def post(self, frame: bytes) -> None:
-        """Write a control frame without waiting: now, or when the thread that writes at the moment is done.
-
-        Raises:
-            OSError: If the connection is broken or too much waits already.
-        """
+        """Write a control frame, now or after who writes; raise OSError if too much waits, or it is broken."""
         self._posted.append(frame)
         if sum(map(len, self._posted)) > _MOST_POSTED_BYTES:
             raise ConnectionError("the peer takes no control frames")
@@ -241,12 +237,7 @@ class MessageAssembler:
         return self._message is None and len(self._missing) == PREFIX_BYTES
 
     def fill(self, reader: FrameReader, num_bytes: int) -> None:
-        """Receive the next bytes of the stream.
-
-        Raises:
-            CallError: If a message is compressed or too large; the bytes that remain are skipped.
-            OSError: If the connection breaks.
-        """
+        """Receive a stream's next bytes; raise CallError if a message is no good, OSError if the connection breaks."""
         while num_bytes:
             target = self._missing[:num_bytes]
             reader.read_into(target)

@@ -64,12 +64,7 @@ class IncomingRequest:
         self._data = bytearray()
 
     def fill(self, reader: FrameReader, num_bytes: int) -> None:
-        """Receive the next bytes.
-
-        Raises:
-            CallError: If they are no uncompressed message, or too large a one; those that remain are skipped.
-            OSError: If the connection breaks.
-        """
+        """Receive the next bytes; raise CallError if they are no fit message, OSError if the connection breaks."""
         while num_bytes:
             piece = reader.read(min(num_bytes, _PIECE_BYTES))
             num_bytes -= len(piece)

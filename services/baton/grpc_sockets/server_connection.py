@@ -86,12 +86,7 @@ class ServerCall:
             on_cancelled()
 
     def send(self, *parts: Buffer) -> None:
-        """Send a response, given as consecutive buffers; returns when the kernel has it.
-
-        Raises:
-            StreamEndedError: If the caller has cancelled or is lost.
-            TimeoutError: At the deadline.
-        """
+        """Send a response's buffers; raise StreamEndedError if the caller is gone, TimeoutError at the deadline."""
         try:
             self._begin()
             self._connection.send_message(self._stream_id, parts, self.deadline)

@@ -90,11 +90,7 @@ class BlockPool:
         return self.num_available - sum(1 for block_id in block_ids if block_id in self._evictable)
 
     def allocate(self, num_blocks: int) -> list[BlockId]:
-        """Take blocks with one reference each: free ones first, then the least recently used cached ones.
-
-        Raises:
-            OutOfMemoryError: If fewer are available; nothing is taken then.
-        """
+        """Take blocks, free ones, then least recently used ones; raise OutOfMemoryError, taking none, if they lack."""
         if num_blocks > self.num_available:
             raise OutOfMemoryError(f"{num_blocks} KV blocks wanted, {self.num_available} available")
         taken = [heapq.heappop(self._free) for _ in range(min(num_blocks, len(self._free)))]

@@ -132,12 +132,7 @@ class FastStream:
         self._call = call
 
     async def first(self) -> Message:
-        """Wait for the first message, and leave it to be taken.
-
-        Raises:
-            FastPathError: If the path is refused.
-            BatonError: If the prefill node refuses the request, or is lost.
-        """
+        """Wait for the first message; raise FastPathError if the path is refused, BatonError if the request is."""
         await self._wait()
         status = self._status
         if not self._items and status is not None and status.code in _NO_PATH and info_of(status.details) is None:
@@ -217,12 +212,7 @@ class FastChannel:
         self._is_closed = False
 
     async def prefill(self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None = None) -> FastStream:
-        """Ask for a prompt's KV; returns when its first message, the layout, is there.
-
-        Raises:
-            FastPathError: If the node does not serve the path.
-            BatonError: If it refuses the request, or is lost.
-        """
+        """Ask for a prompt's KV, up to its layout; raise FastPathError without the path, BatonError if refused."""
         stream = FastStream(self._staging, lambda: self._is_closed, loan)
         metadata: dict[str, str | bytes] = {}
         propagate.inject(metadata)

@@ -205,12 +205,7 @@ def _split_frame(data: bytes | memoryview) -> _FrameParts | None:
 
 
 def _end_of_field(data: bytes | memoryview, tag: int, begin: int) -> int:
-    """Return where the field with this tag, whose content begins at `begin`, ends.
-
-    Raises:
-        IndexError: If that is past the message.
-        ValueError: If the wire type is none of proto3's.
-    """
+    """Return where a field ends that begins at `begin`; raise IndexError past the message, ValueError if unknown."""
     wire_type = tag & 7
     if wire_type == 0:
         _, end = _read_varint(data, begin)
@@ -276,11 +271,7 @@ class SharedMemoryWriter:
     def encode(
         self, frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None, timeout_seconds: float | None
     ) -> EncodedFrame:
-        """Write a frame's payload into the memory and return its message; where it has no room, all is in the message.
-
-        Raises:
-            TimeoutError: If the receiver makes no room in time.
-        """
+        """Write a payload into the memory, or the message where it has no room; raise TimeoutError if it gets none."""
         parts = (frame.key_scales, frame.value_scales, frame.keys, frame.values)
         offset = self._borrowed.place(parts, timeout_seconds)
         if offset is None:

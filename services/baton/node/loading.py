@@ -35,12 +35,7 @@ class Computing(NamedTuple):
 
 
 def load_runner(settings: NodeSettings) -> Runner:
-    """Load the model.
-
-    Raises:
-        ConfigurationError: If the folder holds no model that the engine can run.
-        ConfigurationError: If the framework is not installed; the message has the line that installs it.
-    """
+    """Load the model; raise ConfigurationError if the engine cannot run it, or how to install what lacks."""
     check_engine_has(settings)
     chosen = choose_computing(settings, usable_cores())
     log.info("computing_chosen threads=%d threads_cause=%r dtype=%s dtype_cause=%r", *chosen)

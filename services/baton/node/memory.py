@@ -52,11 +52,7 @@ def share_memory(settings: NodeSettings, runner: Runner) -> Mapping[str, int]:
 
 
 def shares_of(claims: Sequence[Claim], memory: Memory, machine: Memory, *, untaken_bytes: int = 0) -> Mapping[str, int]:
-    """Return the bytes of each claim by its setting, and of a lone prompt.
-
-    Raises:
-        ConfigurationError: If what was given by hand does not fit; the message has the sum.
-    """
+    """Return each claim's bytes by its setting, and a lone prompt's; raise ConfigurationError with the sum."""
     room = room_in(memory, machine, beside_bytes=untaken_bytes)
     try:
         shares = dict(share_out(room, claims))

@@ -41,11 +41,7 @@ class NodeNeeds(NamedTuple):
 
 
 def check_node(settings: NodeSettings, checkpoint: Checkpoint) -> NodeNeeds:
-    """Check engine, device, family, and adapters of a node; return what it will take.
-
-    Raises:
-        ConfigurationError: If it could not start; the message names the key, and the remedy.
-    """
+    """Return what a node will take; raise ConfigurationError naming key and remedy if it could not start."""
     check_engine_has(settings)
     _check_installed(settings.engine)
     _check_device(settings)
@@ -61,11 +57,7 @@ def check_node(settings: NodeSettings, checkpoint: Checkpoint) -> NodeNeeds:
 
 
 def check_main_memory(needs: Mapping[str, NodeNeeds], memory: Memory) -> str:
-    """Check that the weights of nodes fit into main memory together; return a line that says what they take.
-
-    Raises:
-        ConfigurationError: If they do not; the message has the sum.
-    """
+    """Return a line on what weights take; raise ConfigurationError with the sum if memory is too small."""
     total = sum(need.main_bytes for need in needs.values())
     parts = " + ".join(f"{told(need.main_bytes)} ({node})" for node, need in needs.items() if need.main_bytes)
     if total > memory.free_bytes:

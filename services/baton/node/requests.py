@@ -46,11 +46,7 @@ def check_tenant(tenant: str, weight: int) -> None:
 
 
 def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:
-    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`.
-
-    Raises:
-        InvalidFieldError: If a constraint is announced and not given.
-    """
+    """Return a message's parameters, unchecked; raise InvalidFieldError if an announced constraint lacks."""
     return SamplingParams(
         temperature=message.temperature if message.HasField("temperature") else 1.0,
         top_p=message.top_p if message.HasField("top_p") else 1.0,

@@ -49,12 +49,7 @@ class LanDoor:
         return self._identity.lan_host()
 
     async def open(self, host: str) -> str:
-        """Open it at an IPv4 address of this machine unless it is open; return host:port of the join service.
-
-        Raises:
-            InvalidFieldError: If it is to be opened, and the address is none.
-            ConfigurationError: If it cannot be opened.
-        """
+        """Open the join service if it is not; return HOST:PORT. Raises InvalidFieldError, or ConfigurationError."""
         async with self._opening:
             if not self._address:
                 try:

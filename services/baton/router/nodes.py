@@ -249,11 +249,7 @@ class NodeTable:
         return [each for each in self._by_device.get(device_id, ()) if each is not node]
 
     def register(self, description: NodeDescription) -> Node:
-        """Add a node, in place of an entry of the same process, or of one that is no longer heard or drains.
-
-        Raises:
-            SupersededError: If another process has the name, and is heard.
-        """
+        """Add a node in place of its own entry, or of a lost one; raise SupersededError if the name is in use."""
         known = self._nodes.get(description.node_id)
         if known and known.description.epoch != description.epoch and self._keeps_name(known):
             raise SupersededError(

@@ -37,13 +37,7 @@ class PodEnrolment:
     """Of the cluster."""
 
     def join(self, request: messages.JoinRequest, now: datetime) -> messages.JoinResponse:
-        """Return the certificate of the pod that a request's token names; blocks.
-
-        Raises:
-            AuthenticationError: If the token is none of this cluster, or the pod none of the deployment's.
-            InvalidFieldError: If the request for the certificate is none.
-            UnavailableError: If the API server does not tell its keys.
-        """
+        """Return a certificate for a token's pod; raise AuthenticationError, InvalidFieldError or UnavailableError."""
         token = request.service_account_token
         pod = pod_of(token, self.keys.key(key_id_of(token)), now)
         name = self.settings.pod_accounts().get(pod.account, "") if pod.namespace == self.namespace else ""

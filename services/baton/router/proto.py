@@ -158,11 +158,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
 
 
 def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequest:
-    """Return a request to place, with the prefixes that it assumes; what caches really hold is not part of it.
-
-    Raises:
-        InvalidFieldError: Naming the first field with a bad value.
-    """
+    """Return a request to place; what caches hold is not in it. Raises InvalidFieldError naming a bad field."""
     if not 1 <= len(message.request_id) <= 128:
         raise InvalidFieldError("request_id", "must have 1 to 128 characters")
     for name in ("prompt_token_count", "max_token_count"):

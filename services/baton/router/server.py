@@ -42,11 +42,7 @@ SERVICE_NAME = messages.DESCRIPTOR.services_by_name["RouterService"].full_name
 
 @asynccontextmanager
 async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
-    """Run a router for the length of the context, then drain it: registrations end first, running calls may finish.
-
-    Raises:
-        ConfigurationError: If the address cannot be bound.
-    """
+    """Run a router, then drain it, registrations first; raise ConfigurationError if its address cannot be bound."""
     channel = LoopChannel(settings.cache_index_address) if settings.cache_index_address else None
     lookup = (
         CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds, metrics=Metrics())
@@ -85,11 +81,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
 
 
 def placements_within(memory: Memory, machine: Memory) -> int:
-    """Return how many placements may be remembered.
-
-    Raises:
-        ConfigurationError: If there is no room for the fewest; the message has the sum.
-    """
+    """Return how many placements may be remembered; raise ConfigurationError if there is room for too few."""
     claim = Claim("placements", MAX_ENTRIES * PLACEMENT_BYTES, _LEAST_PLACEMENTS * PLACEMENT_BYTES)
     room = room_in(memory, machine)
     chosen = share_out(room, [claim])["placements"] // PLACEMENT_BYTES

@@ -237,11 +237,7 @@ class TransferGate:
         return _code(self.key, b"answer", grant.claims)
 
     def check_taken(self, grant: TransferGrant, **asked: str | bytes | int) -> TransferGrant:
-        """Check, as the receiver, that KV which it is about to ask for was granted; return what to show the sender.
-
-        Raises:
-            ForbiddenError: TRANSFER_NOT_GRANTED; the claim is named.
-        """
+        """Check that KV to be asked for was granted; return what to show its sender. Raises ForbiddenError."""
         code = _code(self.key, b"take", grant.ask_code + grant.answer_code + grant.claims)
         self._checked(grant, code, grant.take_code, asked)
         return TransferGrant(claims=grant.claims, ask_code=grant.ask_code)

@@ -56,11 +56,7 @@ def known_words() -> tuple[str, ...]:
 
 
 def parse_code(text: str) -> JoinCode:
-    """Return a code as somebody typed it: in capitals, with blanks; a slip is told before it costs a guess.
-
-    Raises:
-        ConfigurationError: If it is none; the message names the word that is none, and one that is near.
-    """
+    """Return a code as typed, in any spacing or case; raise ConfigurationError naming a wrong word and a near one."""
     number, *words = re.split(r"[\s-]+", text.strip().lower())
     if not re.fullmatch(r"[1-9][0-9]{0,8}", number) or len(words) != _NUM_WORDS:
         raise ConfigurationError(

@@ -78,11 +78,7 @@ class JoinPasses:
 
     @contextmanager
     def used_by(self, node_id: str, shown: str, now: datetime) -> Iterator[None]:
-        """Take a machine in; if that fails its pass is as before.
-
-        Raises:
-            AuthenticationError: If the pass is none of the deployment's, has ended, or is used up.
-        """
+        """Take a machine in; raise AuthenticationError, leaving its pass as it was, if the pass is none that counts."""
         match = _PASS.fullmatch(shown)
         codes = [_code(self._secret, match["said"] + name) for name in ("", node_id)] if match else []
         if match is None or not any(hmac.compare_digest(code, match["code"]) for code in codes):

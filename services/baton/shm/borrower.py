@@ -106,12 +106,7 @@ class Borrowed:
 
 
 def borrow(address: bytes, token: bytes, *, can_seal: bool = CAN_SEAL) -> Borrowed:
-    """Take an offer.
-
-    Raises:
-        OSError: If the receiver cannot be reached, which is so on another host, or gives no memory.
-        ValueError: If that is no receiver's address, or no token.
-    """
+    """Take an offer; raise OSError if the receiver is out of reach, or on another host, ValueError if it is none."""
     name = address[1:] if address[:1] == b"\0" else os.fsencode(Path(os.fsdecode(address)).name)
     if not name.startswith(NAME_PREFIX.encode()) or b"\0" in name or len(token) != TOKEN_BYTES:
         raise ValueError("the offer of memory names no receiver of Baton")

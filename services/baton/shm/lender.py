@@ -100,11 +100,7 @@ class Loan:
         return self._lender.address
 
     def view(self, begin: int, num_bytes: int) -> memoryview:
-        """Return what the sender has written; the range is the sender's again when all views of this view are gone.
-
-        Raises:
-            ValueError: If the sender may not have used that range.
-        """
+        """Return what was written, lent until no view of it is left; raise ValueError if that range was not lent."""
         tenancy, end = self._tenancy, begin + num_bytes
         if tenancy is None:
             raise ValueError("the sender has taken no memory")

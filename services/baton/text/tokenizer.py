@@ -94,11 +94,7 @@ class Tokenizer:
         return type(decoder).__name__ if decoder is not None else ""
 
     def serialized(self) -> str:
-        """Return the whole tokenizer in the format of tokenizer.json, as other libraries read it.
-
-        Raises:
-            ConfigurationError: If it has none: it is not one of the tokenizers library.
-        """
+        """Return the whole in the format of tokenizer.json; raise ConfigurationError if it is of another library."""
         if self._backend is None:
             raise ConfigurationError("the model's tokenizer has no form as tokenizer.json")
         text: str = self._backend.to_str()

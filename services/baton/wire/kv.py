@@ -51,11 +51,7 @@ def dtype_to_proto(dtype: KvDtype) -> generation_pb2.KvDtype:
 
 
 def wire_from_proto(message: WireMessage, layout: KvLayout, receiver: KvDtype | None = None) -> WireFormat:
-    """Return in what frames travel; what a message leaves open is the cache's own.
-
-    Raises:
-        InvalidFieldError: If this cache cannot travel so, or a value is unknown; the field is named.
-    """
+    """Return in what frames travel, the cache's own by default; raise InvalidFieldError if it cannot be so."""
     keys = dtype_from_proto(message.wire_dtype, field="wire_dtype") if message.wire_dtype else layout.dtype
     is_one = not message.value_wire_dtype
     values = keys if is_one else dtype_from_proto(message.value_wire_dtype, field="value_wire_dtype")
@@ -64,11 +60,7 @@ def wire_from_proto(message: WireMessage, layout: KvLayout, receiver: KvDtype | 
 
 
 def abilities_from_proto(messages: Iterable[node_pb2.WireAbility], *, field: str) -> tuple[WireAbility, ...]:
-    """Return the formats of messages; those that this process does not know are left out: nobody offers them then.
-
-    Raises:
-        InvalidFieldError: If a rate is not positive or a loss is negative.
-    """
+    """Return a message's formats that are known here; raise InvalidFieldError if a rate or loss cannot be."""
     abilities = []
     for message in messages:
         for name in ("pack_bytes_per_second", "unpack_bytes_per_second"):
@@ -115,11 +107,7 @@ def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
 
 
 def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvLayout:
-    """Return the layout of a message, without in what frames travel (`wire_from_proto`).
-
-    Raises:
-        InvalidFieldError: If an enum is unspecified or unknown, a count is none, or kind and window of a layer differ.
-    """
+    """Return a message's layout without its frames; raise InvalidFieldError if its fields are not one's that exists."""
     if message.rope_state not in _ROPE_STATES_BACK:
         raise InvalidFieldError(f"{field}.rope_state", f"expected a RopeState, got {message.rope_state}")
     return KvLayout(

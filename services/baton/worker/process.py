@@ -32,11 +32,7 @@ from baton.worker.pausing import SERVICE_NAME, WorkerServicer
 
 
 async def serve(settings: PrefillSettings | DecodeSettings) -> None:
-    """Load the model and serve prefills, generations or, by settings of both, both until SIGTERM or SIGINT; then drain.
-
-    Raises:
-        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
-    """
+    """Load the model and serve as settings say until a signal, then drain; raise ConfigurationError if it cannot."""
     prefills, decodes = isinstance(settings, PrefillSettings), isinstance(settings, DecodeSettings)
     node = await load_node(settings, "worker" if prefills and decodes else "prefill" if prefills else "decode")
     services = [prefill_service(node, settings)] if isinstance(settings, PrefillSettings) else []

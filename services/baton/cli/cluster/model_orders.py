@@ -81,11 +81,7 @@ def pin(
 
 
 def listed(router: str) -> messages.ListModelsResponse:
-    """Return the models of a deployment.
-
-    Raises:
-        BatonError: If its router does not answer.
-    """
+    """Return the models of a deployment; raise BatonError if its router does not answer."""
     answer: messages.ListModelsResponse = call_router(
         router, lambda channel: _stub(channel).ListModels(messages.ListModelsRequest(), timeout=CALL_SECONDS)
     )
@@ -113,11 +109,7 @@ def _change(router: str, request: messages.ChangeModelRequest) -> messages.Model
 
 
 def _await(router: str, state: messages.ModelState, stage: messages.ModelStage) -> messages.ModelState:
-    """Return the state of a model once it serves, or once no worker holds it; what it waits for is told as it changes.
-
-    Raises:
-        UnavailableError: If it has failed.
-    """
+    """Tell a model's states until it serves, or is nowhere; return the last. Raises UnavailableError if it failed."""
     console, told = make_console(), ""
     while not _is_at(state, stage):
         if state.stage == messages.MODEL_STAGE_FAILED and stage == messages.MODEL_STAGE_SERVING:

@@ -41,12 +41,7 @@ RouterOption: TypeAlias = Annotated[
 def ask_router(
     address: str, question: Callable[[router_service_pb2_grpc.RouterServiceStub], Awaitable[AnswerT]]
 ) -> AnswerT:
-    """Return the router's answer.
-
-    Raises:
-        ConfigurationError: If the TLS files of the environment are incomplete.
-        BatonError: If the router cannot be reached or refuses; the message names the address.
-    """
+    """Return the router's answer; raise ConfigurationError if TLS files lack, BatonError with its address."""
     stub_of = router_service_pb2_grpc.RouterServiceStub
     return call_router(address, lambda channel: question(stub_of(channel)))  # type: ignore[no-untyped-call]
 

@@ -18,11 +18,7 @@ _FAREWELL_SECONDS = 5.0
 
 
 async def run_gateway_processes(settings: GatewaySettings, level: str) -> None:
-    """Run the processes until SIGTERM or SIGINT; all drain then. One that ends before is started again.
-
-    Raises:
-        ConfigurationError: If a port is taken, or the gateways cannot start with the settings.
-    """
+    """Run processes, each started again if it ends, until a signal drains all; raise ConfigurationError at first."""
     _check_ports(settings)
     specs = [_spec(settings, index, level) for index in range(settings.processes)]
     grace_seconds = settings.drain_seconds + _FAREWELL_SECONDS

@@ -114,11 +114,7 @@ class ProcessPlan:
 
 
 def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
-    """Return all processes in the order of their start; internal ports are free ones.
-
-    Raises:
-        ConfigurationError: If the options or the environment of a node or of the gateway would be refused.
-    """
+    """Return processes in order of start, on free ports; raise ConfigurationError if one would be refused."""
     workers = node_ids(_sharing(site, nodes))
     ports = free_ports(
         site.host,
@@ -135,11 +131,7 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
 
 
 def _sharing(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
-    """Return the nodes, each leaving others on its GPUs as much memory as it takes, unless it is told how much.
-
-    Raises:
-        ConfigurationError: If a node's options or environment would be refused.
-    """
+    """Return nodes that leave each other memory on GPUs; raise ConfigurationError if one would be refused."""
     told = [settings_of(site, spec) for spec in nodes]
     counts: Counter[str] = Counter()
     for spec, settings in zip(nodes, told, strict=True):

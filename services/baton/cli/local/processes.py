@@ -60,11 +60,7 @@ class Processes:
             supervisor.kill()
 
     async def run(self) -> None:
-        """Run all children until cancelled, or until one ends that is not started again.
-
-        Raises:
-            ChildDiedError: When a child ends before all have started, or would end alike; the others have been stopped.
-        """
+        """Run children until cancelled; raise ChildDiedError, the others stopped, if one ends for good."""
         try:
             async with asyncio.TaskGroup() as group:
                 for supervisor in self._supervisors.values():

@@ -52,11 +52,7 @@ class KvSource(Protocol):
     def prefill(
         self, request: prefill_service_pb2.PrefillRequest, reception: Reception
     ) -> AbstractAsyncContextManager[AsyncIterable[Message]]:
-        """Return the messages of a KV stream; leaving the context ends the call.
-
-        Raises:
-            BatonError: If the call fails, in the context too.
-        """
+        """Return the messages of a KV stream until the context is left; raise BatonError if the call fails."""
 
 
 class PrefillReader(KvStreamReader):
@@ -80,11 +76,7 @@ class PrefillReader(KvStreamReader):
         self._has_streams_token = False
 
     async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes) -> None:
-        """Call the prefill node and take everything up to the summary; then the engine may decode.
-
-        Raises:
-            BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
-        """
+        """Take the prefill node's stream up to the summary; raise BatonError if it fails, or breaks the rules."""
         self._request, self._has_streams_token = request, False
         self.reception.clock.called = self._clock()
         layout = replace(self._layout, wire=wire_from_proto(request, self._layout))

@@ -26,11 +26,7 @@ def stays_packed_by_torch(checkpoint: Checkpoint) -> bool:
 
 
 def check_mlx_computes(checkpoint: Checkpoint) -> None:
-    """Refuse what mlx-lm does not compute, or would compute otherwise than transformers.
-
-    Raises:
-        ConfigurationError: Naming the field, and what mlx-lm computes.
-    """
+    """Raise ConfigurationError, naming the field, for what mlx-lm computes unlike transformers, or not at all."""
     method = checkpoint.config.get("quantization_config", {}).get("quant_method")
     if checkpoint.family == "gpt_oss" and not checkpoint.is_repacked:
         cause = "unquantised 'gpt_oss' is served by the torch engine alone; mlx takes it as OpenAI packs it"

@@ -32,11 +32,7 @@ class _UnservedError(Exception):
 
 
 def read_packed(model: str, config: Mapping[str, Any], stored: Stored) -> dict[str, Weight]:
-    """Return all tensors of a folder whose config.json has a `quantization_config`.
-
-    Raises:
-        ConfigurationError: If the format or the variant is not served; the message names the field, and what to use.
-    """
+    """Return all tensors of a quantized folder; raise ConfigurationError naming the field, and what to use instead."""
     told: Mapping[str, Any] = config["quantization_config"]
     method = told.get("quant_method")
     try:

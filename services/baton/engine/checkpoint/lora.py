@@ -70,11 +70,7 @@ class LoraFolder:
 
 
 def read_adapters(folders: Mapping[str, Path], checkpoint: Checkpoint) -> tuple[LoraFolder, ...]:
-    """Read adapters by name.
-
-    Raises:
-        ConfigurationError: If one cannot be served with the model; the message names the adapter and what it has.
-    """
+    """Read adapters by name; raise ConfigurationError naming one that the model cannot have, and why."""
     if folders and (checkpoint.latents or any(spec.state for spec in checkpoint.layer_specs())):
         raise ConfigurationError(f"lora {', '.join(folders)}: adapters of {checkpoint.family} are not served")
     return tuple(_read_adapter(name, folder, checkpoint) for name, folder in folders.items())
@@ -131,11 +127,7 @@ def _layers(
 
 
 def _modules(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield the modules that have an A, and check that every tensor is the A or B of one.
-
-    Raises:
-        _RefusedError: Naming a tensor that is neither, or one without its counterpart.
-    """
+    """Yield the modules that have an A; raise _RefusedError naming a tensor that is no part of a pair."""
     for tensor in sorted(shapes):
         match = _TENSOR.fullmatch(tensor)
         if match is None:

@@ -125,12 +125,7 @@ def unpack_codes(packed: Array, bits: int) -> Array:
 
 
 def read_quantization(model: str, config: Mapping[str, Any]) -> Quantization | None:
-    """Return how the weights are packed by MLX; None: they are not.
-
-    Raises:
-        ConfigurationError: If config.json says it in a way that MLX does not write, or names a format of MLX that is
-            not served.
-    """
+    """Return how MLX packed the weights; None: it did not. Raises ConfigurationError for formats not served."""
     told = config.get("quantization")
     if told is None:
         return None

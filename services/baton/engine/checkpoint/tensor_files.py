@@ -55,12 +55,7 @@ class StoredTensor:
 
 
 def stored_tensors(file: Path, *, kind: str = "model") -> dict[str, StoredTensor]:
-    """Return every tensor of a safetensors file.
-
-    Raises:
-        ConfigurationError: If it is no such file, only the beginning of one, or holds a number format that is not
-            known; `kind` says what its folder is.
-    """
+    """Return a safetensors file's tensors; raise ConfigurationError if it is damaged. `kind` is its folder's."""
     try:
         text = _header(file)
         header = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}

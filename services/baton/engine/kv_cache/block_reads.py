@@ -40,11 +40,7 @@ class HeldBlocks:
         return count
 
     def read(self, hashes: Sequence[BlockHash], layer: int) -> LayerKv:
-        """Return K and V of consecutive blocks in one layer, and count the blocks as used.
-
-        Raises:
-            NotFoundError: BLOCKS_EVICTED, if one of them is not held any more.
-        """
+        """Return K and V of blocks in one layer, and count them as used; raise NotFoundError if one is held no more."""
         on_device = [self._pool.match([block_hash]) for block_hash in hashes]  # one or none each
         on_host = [
             [] if blocks else self._store.take_run([each]) for each, blocks in zip(hashes, on_device, strict=True)

@@ -193,11 +193,7 @@ class ModelInfo:
     """As ModelShape has it."""
 
     def layout_with(self, adapter: str) -> KvLayout:
-        """Return the layout of the cache of the model with an adapter, by name; empty: without any.
-
-        Raises:
-            MismatchError: If it is not loaded.
-        """
+        """Return the cache's layout with an adapter, by name; empty: none. Raises MismatchError if it is not loaded."""
         if not adapter:
             return self.layout
         for known in self.adapters:

@@ -106,11 +106,7 @@ class RequestContext:
 
 
 def accept_request_id(given: str) -> str:
-    """Return the client's name of its request, or a random one if it gave none.
-
-    Raises:
-        InvalidFieldError: If it is not 1 to 96 letters, digits and "._:-", beginning with a letter or digit.
-    """
+    """Return the client's name of its request, or a random one; raise InvalidFieldError if it is no name."""
     if not given:
         return secrets.token_hex(16)
     if not _REQUEST_ID.fullmatch(given):
@@ -211,11 +207,7 @@ class Admission:
 
     @contextmanager
     def slot(self, context: RequestContext) -> Iterator[None]:
-        """Hold a place for one request, and charge its key with what it comes to.
-
-        Raises:
-            OverloadedError: If all are taken, or the key has used up its own; the metadata say until when.
-        """
+        """Hold a request's place, on its key's account; raise OverloadedError, saying until when, if there is none."""
         name, limits, model = context.key_name, self._limits, self._root_of(context.model)
         if model not in self._places:
             self._places[model] = self._make_places()
@@ -253,13 +245,7 @@ class Deadlines:
 
     @asynccontextmanager
     async def limit(self, key: ApiKey) -> AsyncIterator[None]:
-        """Run one request of an API key.
-
-        Raises:
-            TimeoutError: If it takes too long.
-            UnavailableError: If the gateway stops before it has ended.
-            AuthenticationError: If the key is taken away before it has ended.
-        """
+        """Run a request; raise TimeoutError, UnavailableError, AuthenticationError if time, gateway, key ends first."""
         timeout = asyncio.timeout(0 if self._is_cut else self._timeout_seconds)
         try:
             async with timeout:
@@ -311,11 +297,7 @@ class RecentRefusals:
 
     @contextmanager
     def watch(self, key_name: str, num_bytes: int, *, model: str = "", has_objectives: bool) -> Iterator[None]:
-        """Answer a request for a model; what was refused others says nothing of one with objectives of its own.
-
-        Raises:
-            OverloadedError: At once, if the router has just refused a request of the key that was no larger.
-        """
+        """Answer a model's request; raise OverloadedError at once if the router just refused the key one no larger."""
         if not has_objectives:
             self._check((key_name, model), num_bytes)
         try:
@@ -365,13 +347,7 @@ class AccessControl(NamedTuple):
 
     @asynccontextmanager
     async def limit(self, key: ApiKey) -> AsyncIterator[None]:
-        """Run one request for as long as its time lasts, and its key is in the file.
-
-        Raises:
-            TimeoutError: If it takes too long.
-            UnavailableError: If the gateway stops before it has ended.
-            AuthenticationError: If the key is taken away before it has ended.
-        """
+        """Run a request; raise TimeoutError, UnavailableError, AuthenticationError if time, gateway, key ends first."""
         if self.keys is not None and not self.keys.knows(key):  # it was, before the request's body came
             raise AuthenticationError("the API key is no longer known here")
         async with self.deadlines.limit(key):

@@ -111,12 +111,7 @@ class Places:
 
     @contextmanager
     def hold(self, key: ApiKey) -> Iterator[Callable[[int], None]]:
-        """Hold a place; what is returned adds others to it.
-
-        Raises:
-            InvalidFieldError: If there are not so many places.
-            OverloadedError: If they are taken; its metadata say when they are to be expected.
-        """
+        """Hold places, more by what is returned; raise InvalidFieldError if all are fewer, OverloadedError if taken."""
         begun_seconds, num_held = self._clock(), 0
 
         def add(count: int) -> None:

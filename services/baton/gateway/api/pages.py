@@ -88,11 +88,7 @@ class Pages:
         exchange.response.send(200, body)
 
     async def send_model(self, exchange: Exchange) -> None:
-        """Send one model.
-
-        Raises:
-            NotFoundError: If it is not served.
-        """
+        """Send one model; raise NotFoundError if it is not served."""
         name = unquote(exchange.request.path.removeprefix("/v1/models/"))
         rows = self._catalog.listed()
         row = next((row for row in rows if row.name == name), None)
@@ -118,11 +114,7 @@ class Pages:
         exchange.response.send(200, encode({"version": baton.__version__}))
 
     async def send_metrics(self, exchange: Exchange) -> None:
-        """Send the metrics.
-
-        Raises:
-            ApiError: 404, if each process has its own.
-        """
+        """Send the metrics; raise ApiError 404, if each process has its own."""
         if self._scrape is None:
             text = "several processes share this port; each has its metrics on its own, from --metrics-port on"
             raise ApiError(404, text, code="metrics_port")

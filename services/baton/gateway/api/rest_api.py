@@ -128,12 +128,7 @@ class RestApi:
             await endpoint.answer(exchange)
 
     def _judge(self, methods: Mapping[str, Endpoint], request: HttpRequest) -> _Verdict:
-        """Return who asks for what, by the head of a request.
-
-        Raises:
-            ApiError: If that is not served, or not to whoever asks.
-            AuthenticationError: If a key is needed, and none is shown that is known.
-        """
+        """Return who asks for what, by a head; raise ApiError if it is not served, AuthenticationError for no key."""
         access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
         if access is not Access.OPEN:
             if not self._hosts.is_allowed(host := request.headers.get("host", "")):

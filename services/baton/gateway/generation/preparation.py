@@ -113,13 +113,7 @@ class Preparation:
         self._threads = PromptThreads(num_threads)
 
     async def prepare(self, request: GenerationRequest, key: ApiKey) -> PreparedPrompt:
-        """Return the request with everything that placing needs.
-
-        Raises:
-            InvalidFieldError: Naming the field that cannot be served.
-            NotFoundError: If the model is unknown.
-            UnavailableError: If no node serves it.
-        """
+        """Return what placing needs; raise InvalidFieldError, NotFoundError (model), UnavailableError (nodes)."""
         loop = asyncio.get_running_loop()
         arrival_seconds = loop.time()
         model = await self.catalog.model(request.model)
@@ -147,13 +141,7 @@ class Preparation:
         return Tokenization(token_ids, model)
 
     async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special tokens included.
-
-        Raises:
-            InvalidFieldError: If there are far more than the context holds, or one is not in the vocabulary.
-            NotFoundError: If the model is unknown.
-            UnavailableError: If no node serves it.
-        """
+        """Return tokens' text; raise InvalidFieldError, NotFoundError for the model, UnavailableError for its nodes."""
         model = await self.catalog.model(model_name)
         if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
@@ -196,11 +184,7 @@ def _prepare(request: GenerationRequest, model: ServedModel, arrival_seconds: fl
 
 
 def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Iterator[Sequence[int]]:
-    """Yield the tokens of each word, and those that it is after a space where a first one of as many is another.
-
-    Raises:
-        InvalidFieldError: If there are too many words, or one is blank or too long.
-    """
+    """Yield each word's tokens, and those after a space; raise InvalidFieldError if words are too many or long."""
     if len(words) > MAX_BAD_WORDS:
         raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} strings, got {len(words)}")
     for index, word in enumerate(map(str.lstrip, words)):

@@ -231,11 +231,7 @@ class ReadingPlan(NamedTuple):
 def plan_reading(
     use: ToolUse | None, model_format: ModelOutputFormat, prompt: str, sampling: SamplingParameters
 ) -> ReadingPlan:
-    """Return how an answer is read; sets the grammar of `sampling` where calls are forced or schemas strict.
-
-    Raises:
-        InvalidFieldError: If the model calls no tools, or not in a way that can be forced.
-    """
+    """Return how an answer is read; `sampling` gets its grammar. Raises InvalidFieldError if calls cannot be forced."""
     if use is None:
         return ReadingPlan()
     is_in_reasoning = model_format.output_format.opens_reasoning(prompt)

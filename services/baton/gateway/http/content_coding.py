@@ -30,12 +30,7 @@ class BodyInflater:
         self._turn = asyncio.Lock()
 
     async def inflate(self, request: HttpRequest, coding: str) -> None:
-        """Replace a request's body by what it was before it was sent in a coding.
-
-        Raises:
-            HttpError: 415 if the coding is unknown, 413 if the body is larger than the bound, 400 if it is damaged.
-            OverloadedError: If there is no room for it.
-        """
+        """Decode a body in place; raise HttpError 400, 413, 415 if it is bad, OverloadedError if there is no room."""
         async with self._turn:
             body = await asyncio.to_thread(_inflated, request.body, coding, self._max_body_bytes)
             more = max(0, len(body) - request.num_held_bytes)

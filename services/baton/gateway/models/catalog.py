@@ -183,11 +183,7 @@ class ModelCatalog:
         return found if found is not None else await self._awaited(name)
 
     def check_name(self, name: str) -> None:
-        """Check that a name is a model's own.
-
-        Raises:
-            NotFoundError: If it is not.
-        """
+        """Check that a name is a model's own; raise NotFoundError if it is not."""
         if name not in self._entries:
             raise unknown_model(name, [each.name for each in self.listed()])
 

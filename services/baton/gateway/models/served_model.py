@@ -26,11 +26,7 @@ class ModelText(NamedTuple):
 
 
 def open_text(folder: Path, name: str, *, tool_format: str = AUTO, reasoning_format: str = AUTO) -> ModelText:
-    """Load what a model's folder, or one with its `TEXT_FILES` alone, has of text; log which formats were found.
-
-    Raises:
-        ConfigurationError: If the tokenizer cannot be read, or a format is not known.
-    """
+    """Load what a folder has of text, and log its formats; raise ConfigurationError if one is unreadable or unknown."""
     tokenizer = load_tokenizer(folder)
     found = detect_output_format(tokenizer.template, tool_format=tool_format, reasoning_format=reasoning_format)
     formats = found.tool_format or "none", found.reasoning_format or "none"

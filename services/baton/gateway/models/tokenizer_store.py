@@ -43,11 +43,7 @@ class TokenizerStore:
         self._formats = {"tool_format": tool_format, "reasoning_format": reasoning_format}
 
     async def open(self, name: str, node: NodeDescription) -> ModelText:
-        """Return what turns text into tokens of a node's model; its name is for the log.
-
-        Raises:
-            BatonError: If the node does not give it, gives something else, or it cannot be read.
-        """
+        """Return the tokenizer of a node's model; the name is for the log. Raises BatonError if it gets none."""
         digest = node.text_digest
         if not _DIGEST.fullmatch(digest):
             text = f"node {node.node_id} gives no tokenizer, as nodes of older versions: upgrade it, or set model_dir"

@@ -16,12 +16,7 @@ NOT_FOUND = "REQUEST_NOT_FOUND"
 
 
 def explain(log: DecisionLog, request: router_service_pb2.ExplainRequest) -> router_service_pb2.ExplainResponse:
-    """Return the decisions about a request.
-
-    Raises:
-        InvalidFieldError: If the request's name has a bad length.
-        NotFoundError: REQUEST_NOT_FOUND, if there are none.
-    """
+    """Return the decisions about a request; raise InvalidFieldError, or NotFoundError if there are none."""
     if not 1 <= len(request.request_id) <= 128:
         raise InvalidFieldError("request_id", "must have 1 to 128 characters")
     records = log.find(request.request_id)

@@ -70,11 +70,7 @@ class DesiredModels:
         return self._models.get(name)
 
     def lead(self) -> bool:
-        """Return whether this process may change the file: the first of several that asks, until it closes.
-
-        Raises:
-            ConfigurationError: If the file cannot be read; the message names it, and the key.
-        """
+        """Return whether this process, the first to ask, may change the file; raise ConfigurationError if none can."""
         if self._lease is not None and not self._lease.is_held:
             return False
         if self._file is None or self._lock >= 0 or self._lease is not None:
@@ -143,11 +139,7 @@ def check_desired(model: DesiredModel) -> None:
 
 
 def read_desired(file: Path) -> list[DesiredModel]:
-    """Return the models of a file.
-
-    Raises:
-        ConfigurationError: If it cannot be read, or a key is unknown or wrong; the message names it.
-    """
+    """Return the models of a file; raise ConfigurationError naming what is unreadable, unknown or wrong."""
     try:
         document = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

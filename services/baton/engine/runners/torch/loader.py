@@ -116,29 +116,17 @@ class LoadOptions:
 
 
 def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int | None, **options: Any) -> TorchRunner:
-    """Load a model folder by options of `LoadOptions`; nothing is downloaded and no code of the folder is run.
-
-    Raises:
-        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
-    """
+    """Load a folder, running no code of it; raise ConfigurationError if it cannot be served, or does not fit."""
     return load_alone(LoadOptions(directory, model_id, num_blocks, **options))
 
 
 def load_alone(options: LoadOptions) -> TorchRunner:
-    """Load a model folder into this process.
-
-    Raises:
-        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
-    """
+    """Load a folder into this process; raise ConfigurationError if it cannot be served, or does not fit."""
     return load_share(options, Alone())
 
 
 def describe_whole(options: LoadOptions) -> ModelInfo:
-    """Return what the whole model is, without loading it.
-
-    Raises:
-        ConfigurationError: If an option cannot be, or the folder cannot be served.
-    """
+    """Return what the whole model is, unloaded; raise ConfigurationError if it cannot be served so."""
     options.check()
     return _read(options).info
 
@@ -174,11 +162,7 @@ def _read(options: LoadOptions, ops: DeviceOps | None = None) -> _Whole:
 
 
 def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
-    """Load what one rank holds of a model: all of it, where it is alone.
-
-    Raises:
-        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
-    """
+    """Load a rank's part, all where it is alone; raise ConfigurationError if it cannot be served, or does not fit."""
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     options.check()

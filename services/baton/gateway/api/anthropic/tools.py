@@ -15,12 +15,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def message_tools(body: ConversationBody, exchange: Exchange) -> ToolUse:
-    """Return the tools of a body and how they may be called; Anthropic's own are left out.
-
-    Raises:
-        ApiError: 400, naming the parameter that is not served.
-        InvalidFieldError: Naming the one that is wrong.
-    """
+    """Return a body's tools, Anthropic's aside, and use; raise ApiError or InvalidFieldError naming what is bad."""
     tools = read_tools(body.tools, partial(_tool, exchange), _FIELDS)
     choice = body.tool_choice
     use = ToolUse(tools, is_parallel=not (choice and choice.disable_parallel_tool_use), fields=_FIELDS)

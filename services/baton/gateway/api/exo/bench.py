@@ -170,12 +170,7 @@ class BenchEndpoint:
         self._rates = PromptRates()
 
     async def answer_bench(self, generator: TextGenerator, exchange: Exchange) -> None:
-        """Answer a chat completion for measurements: cold caches, exactly `max_tokens` tokens, and its figures.
-
-        Raises:
-            ApiError: Naming the parameter that cannot be served.
-            BatonError: If it cannot be generated.
-        """
+        """Answer a chat completion on cold caches, and its figures; raise ApiError if it is not served, BatonError."""
         body: BenchBody = exchange.body
         prompt = await generator.prepare(self._request(body, exchange.context), exchange.context)
 

@@ -66,12 +66,7 @@ def _text(param: str, content: str | list[ContentPart]) -> str:
 
 
 def chat_tools(body: ChatBody, exchange: Exchange) -> ToolUse:
-    """Return the tools of a body and how they may be called; what is no function is left out.
-
-    Raises:
-        ApiError: 400, naming the parameter that is not served.
-        InvalidFieldError: Naming the one that is wrong.
-    """
+    """Return a body's functions and their use; raise ApiError or InvalidFieldError naming the parameter that is bad."""
     tools = declared_tools(body.tools, exchange)
     is_parallel = body.parallel_tool_calls is not False
     choice = body.tool_choice

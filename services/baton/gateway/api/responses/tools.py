@@ -14,12 +14,7 @@ _FIELDS = ToolFields("name", "parameters", "strict")
 
 
 def response_tools(body: ResponsesBody, exchange: Exchange) -> ToolUse:
-    """Return the tools of a body and how they may be called; what is no function is left out.
-
-    Raises:
-        ApiError: 400, naming the parameter that is not served.
-        InvalidFieldError: Naming the one that is wrong.
-    """
+    """Return a body's functions and their use; raise ApiError or InvalidFieldError naming the parameter that is bad."""
     tools = read_tools(body.tools, partial(_tool, exchange), _FIELDS)
     use = ToolUse(tools, is_parallel=body.parallel_tool_calls is not False, fields=_FIELDS)
     choice = body.tool_choice

@@ -64,11 +64,7 @@ class Ui:
         exchange.response.send(200, data, headers=headers)
 
     async def send_state(self, exchange: Exchange) -> None:
-        """Send what the page shows, as JSON; `?request=NAME` says of which generation it shows the frames.
-
-        Raises:
-            BatonError: If the router does not answer.
-        """
+        """Send what the page shows, as JSON; `?request=NAME` adds a generation's frames. Raises BatonError."""
         states, planner = await self._router.list_node_states(), await self._router.list_models()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
@@ -80,11 +76,7 @@ class Ui:
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
     async def invite(self, exchange: Exchange) -> None:
-        """Send a code by which one machine joins, as `baton invite` prints it.
-
-        Raises:
-            BatonError: If machines cannot join here, or the router does not answer.
-        """
+        """Send a code by which one machine joins, as `baton invite` does; raise BatonError if none can be had."""
         document = MessageToDict(await self._router.invite(), preserving_proto_field_name=True)
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 

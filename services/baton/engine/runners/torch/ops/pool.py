@@ -136,11 +136,7 @@ class KvPool:
                 pool[:, target] = pool[:, source]
 
     def from_layer_kv(self, layer: int, num_tokens: int, kv: LayerKv) -> KeysValues:
-        """Return the tensors of host bytes, on the pool's device; the host does not wait for a pass in flight.
-
-        Raises:
-            ValueError: If the sizes are not those of `num_tokens` positions of the layer.
-        """
+        """Return host bytes as tensors of the device, without waiting for a pass; raise ValueError for other sizes."""
         tensors = (
             _from_bytes(buffer, (pool.shape[0], num_tokens, pool.shape[3]), self._dtype)
             for buffer, pool in zip(kv, self._layers[layer], strict=True)

@@ -174,11 +174,7 @@ class ParallelRunner(Runner):
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Do the first rank's part of an order; if that fails, end: the others have done theirs, or wait in its midst.
-
-        Raises:
-            UnavailableError: If the ranks are out of step already.
-        """
+        """Do the first rank's part of an order; raise UnavailableError if ranks are out of step. A failure ends all."""
         if not self._is_in_step:
             raise UnavailableError("the ranks of the model are out of step: an earlier order has failed in the first")
         try:
