@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from baton.internal.v1.kv_pb2 import KvFrame
+from baton.internal.v1.kv_pb2 import FRAME_KIND_KV, KvFrame
 from baton.internal.v1.prefill_service_pb2 import PrefillResponse as Response
 from baton.kv import stream
 from baton.shm.lender import Segment
@@ -62,6 +62,8 @@ def is_same(message: bytes, other: bytes) -> bool:
         theirs.layout.weight_rounding = mine.layout.weight_rounding  # told, and not compared
         if not theirs.HasField("request_crc32c"):
             theirs.request_crc32c = mine.request_crc32c
+    if mine.HasField("frame") and theirs.HasField("frame"):
+        theirs.frame.kind = theirs.frame.kind or FRAME_KIND_KV  # as senders of before mean it; others are refused
     return mine == theirs
 
 
