@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -29,6 +30,7 @@ from transformers import (
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     MiniMaxM2Config,
     Ministral3Config,
@@ -40,6 +42,12 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5Config,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5MoeVisionConfig,
+    Qwen3_5TextConfig,
+    Qwen3_5VisionConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
@@ -67,6 +75,9 @@ HubCheckpointName = Literal[
     "gemma4_e2b",
     "gemma4_31b",
     "gemma4_26b",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "lfm2",
 ]
 YarnCheckpointName = Literal[
     "yarn_llama",
@@ -92,7 +103,7 @@ FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 HUB_NAMES: tuple[HubCheckpointName, ...] = get_args(HubCheckpointName)
 """Those of families whose folders are laid out otherwise than transformers' classes: `families/test_matrix.py` tries
 them; all but MiniMax and Qwen3-Next have a tower for images."""
-HYBRID_NAMES: tuple[HubCheckpointName, ...] = ("qwen3_next",)
+HYBRID_NAMES: tuple[HubCheckpointName, ...] = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2")
 """Those of them with layers that keep a state of the sequence instead of K and V."""
 LATENT_NAMES: tuple[LatentCheckpointName, ...] = get_args(LatentCheckpointName)
 """Those of families that cache latents; `deepseek_v3` has groups of experts and YaRN."""
@@ -132,6 +143,9 @@ _SEEDS: dict[CheckpointName, int] = {
     "gemma4_e2b": 3,
     "gemma4_31b": 3,
     "gemma4_26b": 3,
+    "qwen3_5": 3,
+    "qwen3_5_moe": 3,
+    "lfm2": 3,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -255,7 +269,7 @@ def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
     if name == "mistral":
         return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
     if name in HYBRID_NAMES:
-        return _hybrid_config_of(rope)
+        return _hybrid_config_of(name, rope)
     if name in LATENT_NAMES:
         return _latent_config_of(name, rope)
     if name in HUB_NAMES:
@@ -329,17 +343,25 @@ def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
     return DeepseekV3Config(**sizes, **groups, v_head_dim=32, rope_parameters=rope)
 
 
-def _hybrid_config_of(rope: dict[str, Any]) -> Any:
+def _hybrid_config_of(name: str, rope: dict[str, Any]) -> Any:
     """Return a configuration with layers that keep a state."""
-    return Qwen3NextConfig(
-        **_BASE | _GATED_DELTA,
-        num_experts=8,
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        shared_expert_intermediate_size=96,
-        head_dim=32,
-        rope_parameters=rope | {"partial_rotary_factor": 0.25},
-    )
+    if name == "lfm2":
+        layers = ["conv", "conv", "full_attention", "conv"]
+        return Lfm2Config(**_BASE | {"tie_word_embeddings": True}, layer_types=layers, rope_parameters=rope)
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    experts |= {"shared_expert_intermediate_size": 96}
+    partial = rope | {"partial_rotary_factor": 0.25}
+    sizes = _BASE | _GATED_DELTA | {"head_dim": 32}
+    if name == "qwen3_next":
+        return Qwen3NextConfig(**sizes, **experts, rope_parameters=partial)
+    partial |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    tower = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 96}
+    tower |= {"num_position_embeddings": 16}
+    if name == "qwen3_5":
+        vision, text = Qwen3_5VisionConfig(**tower), Qwen3_5TextConfig(**sizes, rope_parameters=partial)
+        return Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    moe = Qwen3_5MoeTextConfig(**sizes, **experts, rope_parameters=partial)
+    return Qwen3_5MoeConfig(text_config=moe, vision_config=Qwen3_5MoeVisionConfig(**tower), tie_word_embeddings=False)
 
 
 def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
@@ -410,8 +432,24 @@ def _make_checkpoint(name: CheckpointName) -> Path:
         _write_as_minimax(folder / "config.json")
     if name in LATENT_NAMES:
         _write_as_deepseek(folder / "config.json")
+    if name == "qwen3_5_moe":
+        _fuse_experts(folder / "model.safetensors")
     _tokenizer().save_pretrained(folder)
     return folder
+
+
+def _fuse_experts(file: Path) -> None:
+    """Stack the tensors of experts, as folders on the Hub have them; `save_pretrained` writes one for each expert."""
+    tensors = load_file(file)
+    for block in sorted({name.partition(".experts.")[0] for name in tensors if ".experts." in name}):
+        count = len([name for name in tensors if name.startswith(f"{block}.experts.") and "down_proj" in name])
+        gates, others, down = (
+            torch.stack([tensors.pop(f"{block}.experts.{index}.{part}_proj.weight") for index in range(count)])
+            for part in ("gate", "up", "down")
+        )
+        tensors[f"{block}.experts.gate_up_proj"] = torch.cat([gates, others], dim=1)
+        tensors[f"{block}.experts.down_proj"] = down
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 def _class_for(has_tower: bool) -> Any:
@@ -447,7 +485,7 @@ def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset:
         parameter.normal_(-3.0, 1.0)  # some heads forget within few tokens, some remember hundreds
     elif name.endswith(("bias", "sinks")):
         parameter.normal_(0.0, 0.2)
-    elif name in ("model.norm.weight", "model.language_model.norm.weight"):
+    elif name in ("model.norm.weight", "model.language_model.norm.weight", "model.embedding_norm.weight"):
         parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
     elif is_offset:
         parameter.normal_(gain - 1.0, 0.1)

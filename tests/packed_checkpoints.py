@@ -40,6 +40,8 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
     told = json.loads((source / "config.json").read_text())
     rope = told.get("rope_parameters", {})
     flat = {key: rope[key] for key in ("partial_rotary_factor",) if key in rope}
+    if name == "lfm2":
+        flat["block_dim"] = told["hidden_size"]
     if experts := told.get("num_local_experts"):
         flat["num_experts"] = experts
     if "rope_scaling" not in told:
@@ -71,6 +73,7 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
     config = json.loads((packed / "config.json").read_text())
     told, _ = config.pop("quantization"), config.pop("quantization_config", None)
     stored = dict(mx.load(str(packed / "model.safetensors")))
+    is_hybrid = any("conv" in name for name in stored)
     tensors: dict[str, torch.Tensor] = {}
     for name, array in stored.items():
         module = name.removesuffix(".weight")
@@ -85,6 +88,10 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
             else:
                 wide = mx.dequantize(array, stored[f"{module}.scales"], mode=kind["mode"], dtype=mx.float32)
         tensor = torch.from_numpy(np.array(wide.astype(mx.float32))).to(dtype)
+        if is_hybrid and name.endswith(("conv1d.weight", "conv.conv.weight")):
+            tensor = tensor.transpose(1, 2).contiguous()
+        if config["model_type"].startswith(("qwen3_next", "qwen3_5")) and name.endswith(_OFFSET_NORMS):
+            tensor = tensor - 1
         tensors |= _in_names_of_hub(name, tensor)
     for name in [name for name in tensors if name.endswith("embed_q.weight")]:
         keys, values = tensors.pop(name).mT, tensors.pop(name.replace("embed_q", "unembed_out"))
@@ -97,6 +104,8 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
     return _with_tokenizer(packed, folder)
 
 
+_OFFSET_NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
+"""Norms that MLX keeps as 1 + weight."""
 MICRO_MODES = ("mxfp4", "mxfp8", "nvfp4")
 HUB_FORMATS = ("fp8", "compressed-tensors", "awq", "gptq", "gptq_v2")
 

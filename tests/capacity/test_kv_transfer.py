@@ -253,3 +253,26 @@ def test_the_anchor_at_one_gigabit() -> None:
     assert narrowed.estimate is not None
     assert narrowed.estimate.transfer_seconds == pytest.approx(narrowed.kv_bytes / 1.25e8 + 32 * 1e-4)
     assert narrowed.wire.key_seconds + narrowed.wire.value_seconds == pytest.approx(narrowed.kv_bytes / 1.25e8)
+
+
+def test_states_of_layers_travel_besides() -> None:
+    """Whatever the prompt's length and the format of K and V: their bytes and time are in the plan."""
+    own = WireOption("bfloat16", TOKEN_BYTES // 2, TOKEN_BYTES - TOKEN_BYTES // 2)
+    request, plans = PlacementRequest(num_prompt_tokens=8192, max_tokens=32), []
+    for state_bytes in (0, 154_000_000):
+        snapshot = pair(Link(1.25e9, 0.0, wires=(own,)))
+        nodes = tuple(replace(node, shape=replace(node.shape, state_bytes=state_bytes)) for node in snapshot.nodes)
+        candidates = place(replace(snapshot, nodes=nodes), request).candidates
+        plans.append(next(each for each in candidates if each.wire is not None))
+
+    without, with_states = plans
+    assert without.wire is not None
+    assert with_states.wire is not None
+    assert without.estimate is not None
+    assert with_states.estimate is not None
+    assert (without.wire.state_bytes, with_states.wire.state_bytes) == (0, 154_000_000)
+    assert with_states.wire.state_seconds == pytest.approx(0.1232)
+    assert with_states.kv_bytes - without.kv_bytes == 154_000_000
+    assert with_states.wire.key_bytes == without.wire.key_bytes
+    assert with_states.estimate.transfer_seconds > without.estimate.transfer_seconds
+    assert with_states.estimate.step_seconds > without.estimate.step_seconds

@@ -195,6 +195,9 @@ class WireEstimate:
     loss: float
     """Expected loss, nats; 0: lossless."""
     reason: str
+    state_bytes: int = 0
+    """Bytes of states, which travel as they are."""
+    state_seconds: float = 0.0
 
 
 class WireChoice(NamedTuple):
@@ -203,6 +206,8 @@ class WireChoice(NamedTuple):
     keys: WireOption
     values: WireOption
     reason: WireReason
+    state_bytes: int = 0
+    """Bytes that travel besides, however many positions there are."""
 
     @property
     def token_bytes(self) -> int:
@@ -216,7 +221,8 @@ class WireChoice(NamedTuple):
 
     def transfer_seconds(self, num_tokens: int, bytes_per_second: float) -> float:
         """Return the time that link or packing need, whichever is slower: they run side by side, frame after frame."""
-        return num_tokens * max(self.token_bytes / bytes_per_second, self.token_pack_seconds)
+        rows = num_tokens * max(self.token_bytes / bytes_per_second, self.token_pack_seconds)
+        return rows + self.state_bytes / bytes_per_second
 
     @property
     def token_pack_seconds(self) -> float:
@@ -236,6 +242,8 @@ class WireChoice(NamedTuple):
             pack_seconds=num_tokens * self.token_pack_seconds,
             loss=self.loss,
             reason=self.reason.value,
+            state_bytes=self.state_bytes,
+            state_seconds=cost.transfer_seconds(self.state_bytes, bytes_per_second),
         )
 
 

@@ -280,7 +280,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         prefill.node.node_id,
         here.num_tokens,
         there.num_tokens,
-        num_sent * stream.wire.token_bytes,
+        num_sent * stream.wire.token_bytes + stream.wire.state_bytes,
         frames.layers_per_frame,
         estimate,
         chunk_tokens=frames.chunk_tokens,

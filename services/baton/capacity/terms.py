@@ -301,7 +301,7 @@ def landing_terms(request: PlacementRequest, decode: DecodeTerms, prefill: Prefi
     num_sent = request.num_prompt_tokens - here.num_tokens
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     reading = reading_seconds(prefill.node, there.num_tokens - here.num_tokens)
-    num_bytes = num_sent * decode.node.shape.kv_bytes_per_token
+    num_bytes = num_sent * decode.node.shape.kv_bytes_per_token + decode.node.shape.state_bytes
     window = StreamWindow(num_bytes, queue + restoring, reading + prefill.prefill_seconds)
     return LandingTerms(restoring, reading, num_sent, window, landing_seconds(decode.node, window))
 
@@ -314,6 +314,7 @@ def stream_terms(
     options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
     rates = link_rates(prefill.node, decode.node, link, landing.window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rates.shared, compute_seconds=computing)
+    wire = wire._replace(state_bytes=decode.node.shape.state_bytes)
     return TransferTerms(
         landing=landing,
         wire=wire,

@@ -81,7 +81,9 @@ def wire_lines(candidates: Sequence[Candidate]) -> list[str]:
         for name, dtype, num_bytes, seconds in (
             ("K", wire.key_dtype, wire.key_bytes, wire.key_seconds),
             ("V", wire.value_dtype, wire.value_bytes, wire.value_seconds),
+            ("states", "float32", wire.state_bytes, wire.state_seconds),
         )
+        if num_bytes or name != "states"
     ]
     loss = f", expected loss {wire.loss:.2g} nats" if wire.loss else ""
     return [f"On the wire: {'; '.join(parts)}{loss}: {wire.reason}."]

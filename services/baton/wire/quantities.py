@@ -44,6 +44,7 @@ def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
         vocabulary_size=shape.vocabulary_size,
         attention_element_count=shape.attention_elements.prompt,
         step_attention_element_count=shape.attention_elements.step,
+        state_byte_count=shape.state_bytes,
     )
 
 
@@ -54,7 +55,7 @@ def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape"
         InvalidFieldError: If a count is not positive.
     """
     for descriptor in message.DESCRIPTOR.fields:
-        least = 0 if descriptor.name.endswith("attention_element_count") else 1
+        least = 0 if descriptor.name.endswith(("attention_element_count", "state_byte_count")) else 1
         if getattr(message, descriptor.name) < least:
             raise InvalidFieldError(f"{field}.{descriptor.name}", f"must be at least {least}")
     return ModelShape(
@@ -69,6 +70,7 @@ def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape"
         max_context_tokens=message.max_context_token_count,
         vocabulary_size=message.vocabulary_size,
         attention_elements=AttentionElements(message.attention_element_count, message.step_attention_element_count),
+        state_bytes=message.state_byte_count,
     )
 
 
@@ -203,6 +205,8 @@ def _wire_to_proto(wire: WireEstimate) -> router_service_pb2.WireEstimate:
         pack_seconds=wire.pack_seconds,
         loss=wire.loss,
         reason=wire.reason,
+        state_byte_count=wire.state_bytes,
+        state_seconds=wire.state_seconds,
     )
 
 
@@ -217,4 +221,6 @@ def _wire_from_proto(message: router_service_pb2.WireEstimate) -> WireEstimate:
         pack_seconds=message.pack_seconds,
         loss=message.loss,
         reason=message.reason,
+        state_bytes=message.state_byte_count,
+        state_seconds=message.state_seconds,
     )

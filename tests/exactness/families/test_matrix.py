@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 SETTINGS = [
     Setting(family, kind, place)
     for family, kind, place in product(HUB_NAMES, ("plain", *KINDS), PLACES)
-    if (kind != "fp8" or place == "torch") and (kind == "plain" or family not in HYBRID_NAMES)
+    if kind != "fp8" or (place == "torch" and family not in HYBRID_NAMES)
 ]
 CELLS = [
     (setting, condition)
@@ -84,7 +84,7 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("qwen3_next", "plain", "torch"), "ragged"),
     (Setting("qwen3_next", "plain", "mlx"), "chunked"),
     (Setting("qwen3_next", "plain", "torch-to-mlx"), "killed"),
-    (Setting("qwen3_next", "plain", "mlx-to-torch"), "prefix"),
+    (Setting("qwen3_next", "mlx4", "mlx-to-torch"), "prefix"),
     (Setting("deepseek_v3", "plain", "torch-to-mlx"), "ragged"),
     (Setting("deepseek_v3", "mlx4", "mlx-to-torch"), "killed"),
     (Setting("glm4_moe_lite", "mlx4", "torch-to-mlx"), "preempted"),
@@ -92,6 +92,9 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("gemma4_e2b", "plain", "mlx-to-torch"), "ragged"),
     (Setting("gemma4_31b", "plain", "mlx"), "prefix"),
     (Setting("gemma4_26b", "mlx4", "torch"), "ragged"),
+    (Setting("qwen3_5", "plain", "mlx-to-torch"), "migrated"),
+    (Setting("qwen3_5_moe", "mlx8", "torch"), "preempted"),
+    (Setting("lfm2", "plain", "torch-to-mlx"), "alone"),
 ]
 """Each family, format, place and condition at least once."""
 

@@ -6,16 +6,19 @@ import queue
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, EngineEvent, TokenReady
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
+from baton.engine.runners.base import Span
 from baton.errors import ConfigurationError
 from baton.kv.stream import KvFrame, KvProgress
 from baton.prefill.kv_stream import FrameExport
-from checkpoints import checkpoint, reference_generate
+from checkpoints import checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 
@@ -137,3 +140,18 @@ def test_adapters_are_refused_by_name(framework: Framework) -> None:
     """Before any weights are loaded."""
     with pytest.raises(ConfigurationError, match=r"lora sums: adapters of qwen3_next are not served"):
         load_runner(framework, FOLDER, adapters={"sums": FOLDER})
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_norms_of_a_folder_in_16_bits_are_not_rounded(framework: Framework, tmp_path: Path) -> None:
+    """They multiply by 1 + weight, which mlx-lm adds in the folder's format: without care logits differ by a tenth."""
+    for file in FOLDER.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(FOLDER / "model.safetensors").items()}
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    (prompt,) = prompts_of(40)
+    expected = reference_logits(tmp_path, prompt).numpy()
+
+    rows = load_runner(framework, tmp_path).forward([Span(prompt, 0, range(3), True, logits_from=0)]).rows()
+
+    assert abs(rows - expected).max() <= 1e-4 * abs(expected).max()

@@ -16,6 +16,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "glm4_moe_lite": ENGINES,
     "gpt_oss": ENGINES,
     "kimi_k2": ENGINES,
+    "lfm2": ENGINES,
     "llama": ENGINES,
     "minimax_m2": ENGINES,
     "ministral3": ENGINES,
@@ -26,6 +27,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "qwen2_moe": ENGINES,
     "qwen3": ENGINES,
     "qwen3_moe": ENGINES,
+    "qwen3_5_moe_text": ENGINES,
+    "qwen3_5_text": ENGINES,
     "qwen3_next": ENGINES,
     "smollm3": ENGINES,
 }
@@ -36,6 +39,8 @@ WRAPPERS: Mapping[str, str] = {
     "gemma4": "gemma4_text",
     "kimi_k25": "kimi_k2",
     "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3",
 }
 """Values of `model_type` of folders with towers for images besides, and the family of a text that names none."""

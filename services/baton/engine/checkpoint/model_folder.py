@@ -21,6 +21,7 @@ from baton.engine.checkpoint.cached_state import (
 from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, is_computed_with, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
+from baton.engine.checkpoint.recurrent_state import in_layout_of_hub
 from baton.engine.checkpoint.rope import check_rope
 from baton.engine.checkpoint.tensor_files import StoredTensor, stored_tensors
 from baton.engine.checkpoint.weights import Weight, read_weights, weights_digest
@@ -187,7 +188,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     is_foreign = quantization is None and bool(config.get("quantization_config"))
     weights = read_packed(str(directory), config, stored) if is_foreign else read_weights(stored, quantization)
     weights = {name: weight for name, weight in weights.items() if not is_beyond(name, config["num_hidden_layers"])}
-    is_repacked = is_foreign or is_wrapped or quantization is not None or not weights.keys() <= stored.keys()
+    given, weights = weights, in_layout_of_hub(weights, family)
+    is_repacked = is_foreign or is_wrapped or quantization is not None or weights is not given
+    is_repacked = is_repacked or not weights.keys() <= stored.keys()
     return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked, is_wrapped)
 
 

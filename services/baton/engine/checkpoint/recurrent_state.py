@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from baton.engine.checkpoint.weights import ALL, Weight
 from baton.kv.kv_format import StateTensor
 
-GATED_DELTA_FAMILIES = ("qwen3_next",)
+GATED_DELTA_FAMILIES = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Those whose layers are gated delta nets, but for every fourth, or as `layer_types` says."""
-HYBRID_FAMILIES = GATED_DELTA_FAMILIES
+HYBRID_FAMILIES = (*GATED_DELTA_FAMILIES, "lfm2")
 """Families with layers that keep a state."""
-STATE_KINDS = ("linear_attention",)
+_CONVOLUTIONS = (".conv1d.weight", ".conv.conv.weight")
+NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
+"""Those that a gated delta family multiplies by 1 + weight; MLX keeps the sum."""
+STATE_KINDS = ("conv", "linear_attention")
 """Values of `layer_types` of such layers."""
 
 
@@ -19,6 +25,8 @@ def state_of(config: Mapping[str, Any], layer: int) -> tuple[StateTensor, ...]:
     """Return the tensors that a layer keeps of a sequence; none: it has K and V."""
     if config["model_type"] not in HYBRID_FAMILIES or kind_of(config, layer) not in STATE_KINDS:
         return ()
+    if config["model_type"] == "lfm2":
+        return (StateTensor("conv", (int(config["conv_L_cache"]) - 1, int(config["hidden_size"]))),)
     num_value_heads, key_dim = int(config["linear_num_value_heads"]), int(config["linear_key_head_dim"])
     value_dim = int(config["linear_value_head_dim"])
     num_channels = 2 * int(config["linear_num_key_heads"]) * key_dim + num_value_heads * value_dim
@@ -32,5 +40,27 @@ def kind_of(config: Mapping[str, Any], layer: int) -> str:
     """Return the kind of a layer; folders on the hub may name the distance between attention layers alone."""
     if layer_types := config.get("layer_types"):
         return str(layer_types[layer])
+    if (attending := config.get("full_attn_idxs")) is not None:
+        return "full_attention" if layer in attending else "conv"
     interval = int(config.get("full_attention_interval") or 4)
     return "linear_attention" if (layer + 1) % interval else "full_attention"
+
+
+def in_layout_of_hub(weights: dict[str, Weight], family: str) -> dict[str, Weight]:
+    """Return what a folder of MLX's stands for in Hugging Face's: its convolutions have the taps before the channel."""
+    if not any(name.endswith(_CONVOLUTIONS) and weight.shape[-1] == 1 for name, weight in weights.items()):
+        return weights
+
+    def turned(weight: Weight) -> Weight:
+        num_channels, num_taps, _ = weight.shape
+        read = lambda rows: weight.read(ALL).reshape(num_channels, num_taps)[rows]  # noqa: E731
+        return weight._replace(shape=(num_channels, 1, num_taps), read=read)
+
+    def less_one(weight: Weight) -> Weight:
+        return weight._replace(read=lambda rows: weight.read(rows) - np.float32(1))
+
+    norms = NORMS if family in GATED_DELTA_FAMILIES else ()
+    return {
+        name: turned(weight) if name.endswith(_CONVOLUTIONS) else less_one(weight) if name.endswith(norms) else weight
+        for name, weight in weights.items()
+    }

@@ -24,7 +24,7 @@ _ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 _ORIGINAL_CONTEXT = "original_max_position_embeddings"
 _STRETCHING_ROPE_TYPES = ("llama3", "yarn")
 """Kinds that have an original context."""
-_ROPE_THETAS = {"gemma3_text": 1e6, "gemma4_text": 1e6, "gpt_oss": 150_000.0, "minimax_m2": 5e6}
+_ROPE_THETAS = {"gemma3_text": 1e6, "gemma4_text": 1e6, "lfm2": 1e6, "gpt_oss": 150_000.0, "minimax_m2": 5e6}
 _ROPE_THETAS |= {"ministral3": 1e6, "mixtral": 1e6, "smollm3": 2e6}
 """`rope_theta` of the families where a folder that does not name it means another than 10 000."""
 _FAST_TURNS = 32.0

@@ -29,6 +29,7 @@ _WHOLE_ELEMENTS = 1 << 16
 """A tensor of no more elements is read whole."""
 _OF_EXPERT = re.compile(r"\.experts\.\d+\.")
 _EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
+_STACKED_EXPERTS = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
 _GATES_OF_GPT_OSS = ".mlp.experts.gate_proj.weight"
 _KEYS_OF_LATENTS = ".embed_q.weight"
 _GATES_OF_GEMMA4 = ".switch_glu.gate_proj.weight"
@@ -86,6 +87,9 @@ def read_weights(stored: Mapping[str, StoredTensor], quantization: Quantization 
             continue
         module = name.removesuffix(".weight")
         is_packed = quantization is not None and name.endswith(".weight") and f"{module}.scales" in stored
+        if name.endswith(_STACKED_EXPERTS) and f"{name.rpartition('.')[0]}.gate_up_proj_bias" not in stored:
+            weights.update(_experts_of(name, tensor))
+            continue
         weight = _affine(stored, module, quantization) if is_packed and quantization else plain(name, tensor)
         weights.update(_in_names_of_hub(name, weight))
     for name in [name for name in weights if name.endswith(_GATES_OF_GPT_OSS)]:
@@ -159,7 +163,7 @@ def _sample(name: str, weight: Weight) -> Rows:
 
 def plain(name: str, tensor: StoredTensor) -> Weight:
     """Return a tensor that is not packed; those of GPT-OSS' experts, [num_experts, inputs, outputs], turned."""
-    if not name.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")) or len(tensor.shape) < 3:
+    if not name.endswith(_STACKED_EXPERTS) or len(tensor.shape) < 3:
         return Weight(tensor.shape, tensor.dtype, lambda rows: tensor.floats(tensor.matrix()[rows]))
     num_experts, num_inputs, num_outputs = tensor.shape
 
@@ -196,6 +200,18 @@ def _in_names_of_hub(name: str, weight: Weight) -> Iterator[tuple[str, Weight]]:
     num_rows = math.prod(weight.shape[1:-1])
     for expert in range(weight.shape[0]):
         yield f"{block}experts.{expert}.{projection}.{match['part']}", _part(weight, expert * num_rows)
+
+
+def _experts_of(name: str, tensor: StoredTensor) -> Iterator[tuple[str, Weight]]:
+    """Yield the weights of experts that are stacked as Qwen 3.5 has them: gates and others are halves of one."""
+    block, _, projection = name.rpartition(".")
+    parts = ("gate_proj", "up_proj") if projection == "gate_up_proj" else ("down_proj",)
+    num_experts, num_outputs, num_inputs = tensor.shape
+    shape = (num_experts, num_outputs // len(parts), num_inputs)
+    whole = Weight(shape, tensor.dtype, lambda rows: tensor.floats(tensor.matrix()[rows]))
+    for index in range(num_experts * len(parts)):
+        own = f"{block}.{index // len(parts)}.{parts[index % len(parts)]}.weight"
+        yield own, _part(whole, index * shape[1])
 
 
 def _part(weight: Weight, first_row: int) -> Weight:

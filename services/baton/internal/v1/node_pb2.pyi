@@ -22,7 +22,7 @@ NODE_ROLE_DECODE: NodeRole
 NODE_ROLE_WORKER: NodeRole
 
 class ModelShape(_message.Message):
-    __slots__ = ("layer_count", "linear_parameter_count", "head_parameter_count", "attention_head_count", "kv_head_count", "head_dim", "weight_byte_count", "kv_byte_count_per_token", "max_context_token_count", "vocabulary_size", "attention_element_count", "step_attention_element_count")
+    __slots__ = ("layer_count", "linear_parameter_count", "head_parameter_count", "attention_head_count", "kv_head_count", "head_dim", "weight_byte_count", "kv_byte_count_per_token", "max_context_token_count", "vocabulary_size", "attention_element_count", "step_attention_element_count", "state_byte_count")
     LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
     LINEAR_PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEAD_PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class ModelShape(_message.Message):
     VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEP_ATTENTION_ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     layer_count: int
     linear_parameter_count: int
     head_parameter_count: int
@@ -47,7 +48,8 @@ class ModelShape(_message.Message):
     vocabulary_size: int
     attention_element_count: int
     step_attention_element_count: int
-    def __init__(self, layer_count: _Optional[int] = ..., linear_parameter_count: _Optional[int] = ..., head_parameter_count: _Optional[int] = ..., attention_head_count: _Optional[int] = ..., kv_head_count: _Optional[int] = ..., head_dim: _Optional[int] = ..., weight_byte_count: _Optional[int] = ..., kv_byte_count_per_token: _Optional[int] = ..., max_context_token_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., attention_element_count: _Optional[int] = ..., step_attention_element_count: _Optional[int] = ...) -> None: ...
+    state_byte_count: int
+    def __init__(self, layer_count: _Optional[int] = ..., linear_parameter_count: _Optional[int] = ..., head_parameter_count: _Optional[int] = ..., attention_head_count: _Optional[int] = ..., kv_head_count: _Optional[int] = ..., head_dim: _Optional[int] = ..., weight_byte_count: _Optional[int] = ..., kv_byte_count_per_token: _Optional[int] = ..., max_context_token_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., attention_element_count: _Optional[int] = ..., step_attention_element_count: _Optional[int] = ..., state_byte_count: _Optional[int] = ...) -> None: ...
 
 class NodeProfile(_message.Message):
     __slots__ = ("prefill_flops", "prefill_overhead", "decode_flops", "decode_bytes_per_second", "step_overhead", "measured_at", "source")

@@ -261,7 +261,7 @@ class Candidate(_message.Message):
     def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ..., decode_restored_token_count: _Optional[int] = ..., prefill_restored_token_count: _Optional[int] = ...) -> None: ...
 
 class WireEstimate(_message.Message):
-    __slots__ = ("key_dtype", "value_dtype", "key_byte_count", "value_byte_count", "key_seconds", "value_seconds", "pack_seconds", "loss", "reason")
+    __slots__ = ("key_dtype", "value_dtype", "key_byte_count", "value_byte_count", "key_seconds", "value_seconds", "pack_seconds", "loss", "reason", "state_byte_count", "state_seconds")
     KEY_DTYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     KEY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,8 @@ class WireEstimate(_message.Message):
     PACK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STATE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     key_dtype: str
     value_dtype: str
     key_byte_count: int
@@ -280,7 +282,9 @@ class WireEstimate(_message.Message):
     pack_seconds: float
     loss: float
     reason: str
-    def __init__(self, key_dtype: _Optional[str] = ..., value_dtype: _Optional[str] = ..., key_byte_count: _Optional[int] = ..., value_byte_count: _Optional[int] = ..., key_seconds: _Optional[float] = ..., value_seconds: _Optional[float] = ..., pack_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    state_byte_count: int
+    state_seconds: float
+    def __init__(self, key_dtype: _Optional[str] = ..., value_dtype: _Optional[str] = ..., key_byte_count: _Optional[int] = ..., value_byte_count: _Optional[int] = ..., key_seconds: _Optional[float] = ..., value_seconds: _Optional[float] = ..., pack_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., reason: _Optional[str] = ..., state_byte_count: _Optional[int] = ..., state_seconds: _Optional[float] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_unflatten
 from mlx_lm.models.rope_utils import YarnRoPE
 from mlx_lm.utils import load_model
 
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.checkpoint.engine_support import check_mlx_computes
 from baton.engine.checkpoint.model_folder import Checkpoint
+from baton.engine.checkpoint.recurrent_state import GATED_DELTA_FAMILIES, NORMS
 from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters
+from baton.engine.checkpoint.weights import ALL
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.latents import classes_of, conform
 from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.errors import ConfigurationError
 
 _ROUTER_BIAS = "e_score_correction_bias"
-_PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0, "qwen3_next": 0.25}
+_PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0, **dict.fromkeys(GATED_DELTA_FAMILIES, 0.25)}
 """Families that rotate a part of each head, and which unless a folder says another."""
 _PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gemma4_text", "gpt_oss")
 
@@ -49,6 +52,9 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
         model = _load(checkpoint)
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise ConfigurationError(f"model {checkpoint.directory}: mlx-lm cannot load it: {error}") from error
+    if checkpoint.family in GATED_DELTA_FAMILIES:  # mlx-lm adds 1 in the folder's own format, which rounds
+        norms = [(name, weight.read(ALL)[0]) for name, weight in checkpoint.weights.items() if name.endswith(NORMS)]
+        model.update(tree_unflatten([(name, mx.array(norm + 1)) for name, norm in norms]))
     kept = [(module, module[_ROUTER_BIAS]) for module in model.modules() if _ROUTER_BIAS in module]
     model.set_dtype(dtype)
     for module, bias in kept:  # a choice of experts, which transformers makes in float32
@@ -130,6 +136,10 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
         part = parameters.pop("partial_rotary_factor", checkpoint.config.get("partial_rotary_factor", part))
         rotary_dim = checkpoint.config.get("rotary_dim", int(part * checkpoint.head_dim))
         overrides |= {"partial_rotary_factor": part, "rotary_dim": rotary_dim, "shared_intermediate_size": 0}
+    if checkpoint.family == "lfm2":
+        attending = checkpoint.layer_specs()
+        overrides["full_attn_idxs"] = [layer for layer, spec in enumerate(attending) if not spec.state]
+        overrides["block_dim"] = checkpoint.config["hidden_size"]
     if checkpoint.family == "ministral3":
         overrides["rope_parameters"] = parameters | {"rope_theta": theta}
     if checkpoint.latents:

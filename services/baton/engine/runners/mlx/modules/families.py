@@ -26,7 +26,7 @@ class Surroundings:
         self.modules = list(model.model.layers)
         self.caches = list(range(len(self.modules)))
         self._embed_tokens = model.model.embed_tokens
-        self._norm = model.model.norm
+        self._norm = model.model.norm if "norm" in model.model else model.model.embedding_norm
         self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
 
     def embed(self, token_ids: mx.array) -> mx.array:
