@@ -159,9 +159,7 @@ def registered_nodes(router: str, count: int) -> list[NodeState]:
     """Return a cluster's nodes once all have registered, and a link to who generates has been measured.
 
     Links are waited for where a node only prefills, two minutes at most: what then is not measured stays unknown.
-
-    Raises:
-        TimeoutError: If fewer register.
+    Raises TimeoutError if fewer register.
     """
     deadline, states = time.monotonic() + _REGISTER_SECONDS, list[NodeState]()
     with grpc.insecure_channel(router) as channel:

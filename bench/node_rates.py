@@ -123,10 +123,8 @@ def capacity_per_second(nodes: Sequence[NodeRates], num_prompt_tokens: float, nu
     """Return the most requests per second that the nodes can serve by formula, links and caches left aside.
 
     Each decode node splits its time between output and prompts. Decoding goes first to the nodes that lose the least
-    prefill by it; the rate is the one at which what is left computes just as many prompts (bisection).
-
-    Raises:
-        ValueError: If no node generates.
+    prefill by it; the rate is the one at which what is left computes just as many prompts (bisection). Raises
+    ValueError if no node generates.
     """
     decoders = [node for node in nodes if node.can_decode]
     if not decoders:

@@ -131,8 +131,7 @@ async def stream_answer(client: HttpClient, path: str, body: bytes, clock: Clock
 def request_fields(path: str, history: Sequence[tuple[str, str]], prompt: Prompt) -> dict[str, object]:
     """Return the part of a body that asks for `prompt` after `history`, pairs of (question, answer).
 
-    Raises:
-        ValueError: If token ids are to be sent to a chat endpoint, or after a history of text.
+    Raises ValueError if token ids are to be sent to a chat endpoint, or after a history of text.
     """
     if not isinstance(prompt, str):
         if path != COMPLETIONS_PATH or history:

@@ -129,10 +129,8 @@ class Summary:
 def summarize(samples: Sequence[RequestSample], service_level: ServiceLevel | None = None) -> Summary:
     """Return a run's numbers.
 
-    `samples` has failed requests too; without a service level, every complete request is good.
-
-    Raises:
-        ValueError: If there are no samples.
+    `samples` has failed requests too; without a service level, every complete request is good. Raises ValueError if
+    there are no samples.
     """
     if not samples:
         raise ValueError("a run without requests has no numbers")

@@ -62,10 +62,8 @@ def hosted_cluster(
 ) -> Iterator[tuple[Hosts, list[NodeState]]]:
     """Run router, cache index and nodes as long as the context lasts; yield them once all have registered.
 
-    Node `i` is called node-i; of `model`, mock engines take the tokenizer and the vocabulary.
-
-    Raises:
-        TimeoutError: If the nodes do not register; the message has the ends of the logs.
+    Node `i` is called node-i; of `model`, mock engines take the tokenizer and the vocabulary. Raises TimeoutError if
+    the nodes do not register; the message has the ends of the logs.
     """
     with ExitStack() as stack:
         hosts = Hosts(link, model, stack)

@@ -70,11 +70,8 @@ class Cluster:
     ) -> tuple[list[float], PlacementSummary]:
         """Generate after a prompt of random tokens, which no prefix cache keeps.
 
-        Returns:
-            Seconds (`time.perf_counter`) at which each token came, and the request's summary.
-
-        Raises:
-            NotRemoteError: If the prompt was to be computed on the prefill node, and was not.
+        Returns seconds (`time.perf_counter`) at which each token came, and the request's summary. Raises NotRemoteError
+        if the prompt was to be computed on the prefill node, and was not.
         """
         tokens = random.Random(seed)
         prompt = [tokens.randrange(3, 90) for _ in range(num_prompt_tokens)]
@@ -96,10 +93,8 @@ class Cluster:
 def shaped_cluster(link: ShapedLink, model: Path, decode: NodeTable, prefill: NodeTable | None) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
-    The prefill node is at the far side of the link; None: there is none. The decode node has measured the link.
-
-    Raises:
-        TimeoutError: If the nodes do not register.
+    The prefill node is at the far side of the link; None: there is none. The decode node has measured the link. Raises
+    TimeoutError if the nodes do not register.
     """
     hosted = [HostedNode(decode, is_far=False)]
     if prefill is not None:

@@ -18,12 +18,9 @@ _AGENT_NAME = "agent.pid"
 def machine_used_for(purpose: str, folder: Path) -> Iterator[None]:
     """Hold the machine as long as the context lasts; the kernel gives it back if the process dies.
 
-    Args:
-        purpose: "serving", beside others that serve, or "measuring", alone.
-        folder: State folder of the machine's agent; made if it is not there.
-
-    Raises:
-        UnavailableError: If the machine is used for something that this would disturb, or be disturbed by.
+    `purpose`: "serving", beside others that serve, or "measuring", alone. `folder`: state folder of the machine's
+    agent; made if it is not there. Raises UnavailableError if the machine is used for something that this would
+    disturb, or be disturbed by.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -97,10 +97,8 @@ class Membership:
 def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> AssignedWorker:
     """Return what to run, with the addresses of router and cache index among the settings.
 
-    The host of `asked_address`, host:port of the join service, stands in where the answer names a port alone.
-
-    Raises:
-        InvalidFieldError: If the answer names a role that this version does not know.
+    The host of `asked_address`, host:port of the join service, stands in where the answer names a port alone. Raises
+    InvalidFieldError if the answer names a role that this version does not know.
     """
     host = asked_address.rpartition(":")[0]
 

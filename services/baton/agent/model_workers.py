@@ -65,13 +65,9 @@ MakeWorker = Callable[[str, Path, int], StartedWorker]
 class ModelWorkers:
     """The models of one machine.
 
-    Args:
-        machine_id: Its name.
-        make_worker: Says how a worker is started.
-        parameter_bytes: Of a weight in a worker's memory; 0: as in the files.
-        on_line: Told of workers' output.
-        weight_address: host:port where other machines take models from this one, :port on the router's host; empty:
-            none does.
+    `machine_id`: its name. `make_worker`: says how a worker is started. `parameter_bytes`: of a weight in a worker's
+    memory; 0: as in the files. `on_line`: told of workers' output. `weight_address`: host:port where other machines
+    take models from this one, :port on the router's host; empty: none does.
     """
 
     def __init__(

@@ -44,10 +44,8 @@ class PublishStream:
     async def take(self, request: messages.PublishRequest) -> bool:
         """Apply one report; return whether the node must send a snapshot.
 
-        Raises:
-            InvalidFieldError: If the report breaks the stream's rules.
-            ForbiddenError: If the caller is another node.
-            SupersededError: If another stream publishes this node.
+        Raises InvalidFieldError if the report breaks the stream's rules, ForbiddenError if the caller is another node,
+        SupersededError if another stream publishes this node.
         """
         if request.HasField("snapshot"):
             await self._take_snapshot(request.snapshot)

@@ -208,10 +208,8 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
 def transfer_seconds(num_bytes: float, bytes_per_second: float, *, latency_seconds: float = 0.0) -> float:
     """Return the time to move a buffer over a link.
 
-    `num_bytes` is 0 or more, the rate above 0; `latency_seconds` is a fixed cost per message.
-
-    Raises:
-        ValueError: If `bytes_per_second` is not positive.
+    `num_bytes` is 0 or more, the rate above 0; `latency_seconds` is a fixed cost per message. Raises ValueError if
+    `bytes_per_second` is not positive.
     """
     if bytes_per_second <= 0:
         raise ValueError(f"bytes_per_second must be positive, got {bytes_per_second}")

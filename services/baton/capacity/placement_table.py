@@ -130,12 +130,9 @@ def compare_terms(
 
     decode covers all tokens but the first, without the waits for KV and for the step that runs; start ends where
     decoding can begin; total is both. A restore is measured as a part of the prefill, never by itself, and what is
-    imposed on others is not measured.
-
-    Args:
-        estimate: Of what was placed; None: not known.
-        measured: Seconds of each of `MEASURED_TERMS`; None: no outcome (yet).
-        num_tokens: Tokens that were generated; 0: not known, and the estimate's own count stands in.
+    imposed on others is not measured. `estimate`: of what was placed; None: not known. `measured`: seconds of each of
+    `MEASURED_TERMS`; None: no outcome (yet). `num_tokens`: tokens that were generated; 0: not known, and the estimate's
+    own count stands in.
     """
     expected = _estimated(estimate, num_tokens) if estimate else {}
     seen = _measured(measured, num_tokens) if measured else {}

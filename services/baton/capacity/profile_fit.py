@@ -45,13 +45,9 @@ def fit_profile(
 ) -> NodeProfile:
     """Fit rates and overheads to timings; one outlier among five or more samples does not move the result much.
 
-    Args:
-        shape: The model that was timed.
-        prefill_samples: Two or more, over a range of lengths.
-        decode_samples: Two or more, over a range of batch sizes and contexts.
-
-    Raises:
-        ValueError: If there are fewer than two samples of a kind, or a duration is not positive.
+    `shape`: the model that was timed. `prefill_samples`: two or more, over a range of lengths. `decode_samples`: two or
+    more, over a range of batch sizes and contexts. Raises ValueError if there are fewer than two samples of a kind, or
+    a duration is not positive.
     """
     if len(prefill_samples) < 2 or len(decode_samples) < 2:
         raise ValueError(f"need 2 samples of each kind, got {len(prefill_samples)} and {len(decode_samples)}")

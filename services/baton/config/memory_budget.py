@@ -73,10 +73,8 @@ def share_out(room: Room, claims: Sequence[Claim]) -> Mapping[str, int]:
     """Return the bytes of each claim, by its setting.
 
     What was given stays. The others share three quarters of the rest by their weights, none below its least or above
-    its most; what one has no use for goes to the others.
-
-    Raises:
-        ConfigurationError: If what was given by hand, and the least of the others, do not fit; the message has the sum.
+    its most; what one has no use for goes to the others. Raises ConfigurationError if what was given by hand, and the
+    least of the others, do not fit; the message has the sum.
     """
     check_fits(room, claims)
     shares = {claim.setting: claim.given_bytes for claim in claims if claim.given_bytes is not None}

@@ -30,10 +30,8 @@ _RESOLVE_MILLISECONDS = 3_000
 async def announced(host: str, port: int, *, name: str = "") -> AsyncIterator[None]:
     """Announce a router's join service on the network of one of this machine's addresses, as long as the context lasts.
 
-    `host` is this machine's IPv4 address on that network; `name` tells routers apart, empty: host name and port.
-
-    Raises:
-        ConfigurationError: If zeroconf is not installed, or the address is none of this machine's.
+    `host` is this machine's IPv4 address on that network; `name` tells routers apart, empty: host name and port. Raises
+    ConfigurationError if zeroconf is not installed, or the address is none of this machine's.
     """
     from zeroconf import ServiceInfo
 
@@ -59,11 +57,8 @@ async def announced(host: str, port: int, *, name: str = "") -> AsyncIterator[No
 async def find_router(timeout_seconds: float, *, interfaces: list[str] | None = None) -> str:
     """Return host:port of the join service of the router that answers first.
 
-    Asks on the networks of `interfaces`, addresses of this machine; None: on all.
-
-    Raises:
-        UnavailableError: If none answers in time.
-        ConfigurationError: If zeroconf is not installed.
+    Asks on the networks of `interfaces`, addresses of this machine; None: on all. Raises UnavailableError if none
+    answers in time, ConfigurationError if zeroconf is not installed.
     """
     zeroconf = _open(interfaces)
     from zeroconf import ServiceStateChange

@@ -55,13 +55,9 @@ def lan_addresses() -> Sequence[LanAddress]:
 def best_address(addresses: Sequence[LanAddress], *, route: str = "", towards: str = "") -> LanAddress:
     """Return the address under which others are to reach this machine: of several, the best first.
 
-    Args:
-        addresses: Of this machine.
-        route: Which of them the kernel takes towards another machine; empty: that does not matter.
-        towards: Address of that machine; a cable into its network wins over Wi-Fi, whatever the kernel takes.
-
-    Raises:
-        ConfigurationError: If there is none.
+    `addresses`: of this machine. `route`: which of them the kernel takes towards another machine; empty: that does not
+    matter. `towards`: address of that machine; a cable into its network wins over Wi-Fi, whatever the kernel takes.
+    Raises ConfigurationError if there is none.
     """
     near = [each for each in addresses if towards and ip_address(towards) in each.network.network]
     routed = [each for each in addresses if each.host == route]

@@ -163,10 +163,8 @@ class Engine:
     def fall_back(self, request_id: str, num_received_tokens: int = 0) -> None:
         """Give up receiving: the request is computed here.
 
-        Args:
-            request_id: The request's id.
-            num_received_tokens: Leading positions whose KV is here in every layer and right: positions after them, or
-                after the cached prefix if that is longer, are computed.
+        `request_id`: the request's id. `num_received_tokens`: leading positions whose KV is here in every layer and
+        right: positions after them, or after the cached prefix if that is longer, are computed.
         """
         self._commands.put(lambda: self._receptions.fall_back(request_id, num_received_tokens))
 
@@ -236,8 +234,7 @@ class Engine:
     def _take_commands(self) -> bool:
         """Execute what has been asked. Wait for it if the last pass was empty: only a command can change that.
 
-        Returns:
-            False to stop.
+        Returns False to stop.
         """
         must_wait, began = not self._is_stepping, self._clock()
         while True:
@@ -366,11 +363,8 @@ class Engine:
     def _rest(self) -> float | None:
         """Take stock before waiting: every state in which the engine comes to rest is proven, if not at once.
 
-        Returns:
-            Seconds after which to take stock again; None: nothing is left to prove.
-
-        Raises:
-            AssertionError: If a block is lost or doubled.
+        Returns seconds after which to take stock again; None: nothing is left to prove. Raises AssertionError if a
+        block is lost or doubled.
         """
         self._take_load()
         if self._is_proven:

@@ -136,13 +136,9 @@ def with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledTo
 def score(rows: Array, token_ids: Sequence[int], num_alternatives: int) -> list[SampledToken]:
     """Return how probable the model found each of some tokens, with its rank.
 
-    Args:
-        rows: Logits before each token, [len(token_ids), vocabulary_size], float32.
-        token_ids: The tokens.
-        num_alternatives: Most probable tokens told of each.
-
-    Raises:
-        NonFiniteLogitsError: If the highest value of a row is not a finite number.
+    `rows`: logits before each token, [len(token_ids), vocabulary_size], float32. `token_ids`: the tokens.
+    `num_alternatives`: most probable tokens told of each. Raises NonFiniteLogitsError if the highest value of a row is
+    not a finite number.
     """
     ranks = 1 + (rows > rows[np.arange(len(rows)), token_ids][:, None]).sum(axis=1)
     return [

@@ -55,10 +55,8 @@ class StepCost:
 
         Solves prompt_seconds(context, context + n) = target - seconds(work) for n.
 
-        `work` is what it computes anyway, and `context_tokens` of the prompt are computed already.
-
-        Returns:
-            `MIN_PROMPT_TOKENS` or more; infinity where positions cost nothing.
+        `work` is what it computes anyway, and `context_tokens` of the prompt are computed already. Returns
+        `MIN_PROMPT_TOKENS` or more; infinity where positions cost nothing.
         """
         left_seconds = max(0.0, target_seconds - self.seconds(work))
         linear = self.token_seconds + self.pair_seconds * context_tokens

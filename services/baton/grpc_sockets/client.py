@@ -312,10 +312,8 @@ def connect(
 ) -> ClientConnection:
     """Connect, start the reading thread, and wait for the peer's first settings.
 
-    `server_name` is what the server's certificate must bear; empty: the host.
-
-    Raises:
-        OSError: If there is no connection within `timing.connect_seconds`, or the peer is no HTTP/2 server.
+    `server_name` is what the server's certificate must bear; empty: the host. Raises OSError if there is no connection
+    within `timing.connect_seconds`, or the peer is no HTTP/2 server.
     """
     timing = timing or Timing()
     host, port = address

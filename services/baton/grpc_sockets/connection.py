@@ -180,10 +180,8 @@ class ThreadConnection(Connection):
     ) -> None:
         """Send a message as DATA frames, waiting for the peer's windows.
 
-        Raises:
-            StreamEndedError: If the stream ends meanwhile.
-            TimeoutError: At the deadline.
-            OSError: If the connection breaks.
+        Raises StreamEndedError if the stream ends meanwhile, TimeoutError at the deadline, OSError if the connection
+        breaks.
         """
         message = MessageParts(parts)
         while message.num_bytes:

@@ -100,11 +100,8 @@ class SendWindows(PeerWindows):
     def take(self, stream_id: int, num_bytes: int, deadline: float | None = None) -> int:
         """Return how much of `num_bytes` may be sent now, 1 or more; wait for it.
 
-        `num_bytes` is 1 or more; `deadline` is on the monotonic clock, None: as long as the stream lives.
-
-        Raises:
-            StreamEndedError: If the stream has ended.
-            TimeoutError: At the deadline.
+        `num_bytes` is 1 or more; `deadline` is on the monotonic clock, None: as long as the stream lives. Raises
+        StreamEndedError if the stream has ended, TimeoutError at the deadline.
         """
         with self._changed:
             while not (granted := self.grant(stream_id, num_bytes)):
@@ -144,14 +141,10 @@ class ReceiveWindow:
     large that it need not stop for the updates of this side, each of which wakes two threads.
 
     Bytes count as dealt with when they have been received, unless more than `num_held_bytes` of messages are held by
-    their taker: then nothing is given back until some are released. A message that is being received is not held, so
-    a message larger than the window gets through.
-
-    Args:
-        num_bytes: Size, as the peer was told.
-        num_held_bytes: Messages that the taker may hold before the window stays shut.
-        most_bytes: Size up to which it grows; 0: it stays as it is.
-        clock: Seconds, monotonic.
+    their taker: then nothing is given back until some are released. A message that is being received is not held, so a
+    message larger than the window gets through. `num_bytes`: size, as the peer was told. `num_held_bytes`: messages
+    that the taker may hold before the window stays shut. `most_bytes`: size up to which it grows; 0: it stays as it is.
+    `clock`: seconds, monotonic.
     """
 
     def __init__(

@@ -170,12 +170,8 @@ class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
     def call(self, header_block: bytes, request: bytes | None = None) -> LoopCall:
         """Begin a call.
 
-        Args:
-            header_block: Does without the table: `fixed_block`.
-            request: The only one, sent with the headers in one write; await the call's `sent` next. None: any number.
-
-        Raises:
-            CallError: If the connection takes no call.
+        `header_block`: does without the table: `fixed_block`. `request`: the only one, sent with the headers in one
+        write; await the call's `sent` next. None: any number. Raises CallError if the connection takes no call.
         """
         call = self._begin(lambda stream_id: LoopCall(self, stream_id))
         headers = pack_header(len(header_block), FrameType.HEADERS, END_HEADERS, call.stream_id) + header_block

@@ -21,10 +21,8 @@ HASH_BYTES = 16
 def root_hash(model_revision_digest: str, block_tokens: int, salt: str = "") -> BlockHash:
     """Return the hash from which the chain of a prompt starts.
 
-    Args:
-        model_revision_digest: Digest of weights, configuration and adapters; other weights, other KV.
-        block_tokens: Tokens of one block.
-        salt: Separates caches; only requests of one salt share blocks.
+    `model_revision_digest`: digest of weights, configuration and adapters; other weights, other KV. `block_tokens`:
+    tokens of one block. `salt`: separates caches; only requests of one salt share blocks.
     """
     text = f"baton/kv/1\0{model_revision_digest}\0{block_tokens}\0{salt}"
     return BlockHash(blake2b(text.encode(), digest_size=HASH_BYTES).digest())

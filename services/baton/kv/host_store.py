@@ -21,11 +21,8 @@ class HostBlockStore(Generic[Contents]):
 
     Invariant: there are never more than `max_blocks`.
 
-    `block_bytes` is the memory that the contents of a block take; 0: nothing is kept.
-
-    Attributes:
-        num_blocks: Blocks that are here.
-        changes: What has come, and what has gone.
+    `block_bytes` is the memory that the contents of a block take; 0: nothing is kept. `num_blocks`: blocks that are
+    here. `changes`: what has come, and what has gone.
     """
 
     def __init__(self, max_bytes: int, block_bytes: int) -> None:

@@ -150,10 +150,8 @@ class KvLayout:
     def check_matches(self, peer: KvLayout, *, is_converted: bool = False) -> None:
         """Compare with a peer's layout.
 
-        `is_converted`: frames travel in a format that was agreed upon, so that the caches' own may differ.
-
-        Raises:
-            MismatchError: Naming the first field that differs, as kv.proto calls it.
+        `is_converted`: frames travel in a format that was agreed upon, so that the caches' own may differ. Raises
+        MismatchError naming the first field that differs, as kv.proto calls it.
         """
         for field in ("protocol_version", "model_revision_digest", "rope_state", *(() if is_converted else ("dtype",))):
             mine, theirs = getattr(self, field), getattr(peer, field)

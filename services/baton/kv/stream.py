@@ -292,10 +292,8 @@ class StreamLedger:
         """Check a frame against the stream so far and enter it.
 
         `actual_crc` is the checksum of what arrived; None: it is computed here. `header_crc` is that of its number and
-        place, as the sender gave it; None: it gave none.
-
-        Raises:
-            StreamBrokenError: If its number, range, size or checksum is wrong; the message says which.
+        place, as the sender gave it; None: it gave none. Raises StreamBrokenError if its number, range, size or
+        checksum is wrong; the message says which.
         """
         if sequence_number != self._num_frames:
             raise StreamBrokenError(f"frame {sequence_number} arrived where {self._num_frames} was due")

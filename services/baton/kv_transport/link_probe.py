@@ -50,13 +50,9 @@ async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -
 def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: float) -> float:
     """Return a link's rate from a timed stream, less the round trip.
 
-    Half of the time counts as transfer at least: on a busy machine an empty call may take longer than the stream, and
-    a rate without bound would draw every request.
-
-    Args:
-        num_bytes: Bytes received.
-        seconds: Time for them, above 0.
-        round_trip_seconds: Time of an empty call.
+    Half of the time counts as transfer at least: on a busy machine an empty call may take longer than the stream, and a
+    rate without bound would draw every request. `num_bytes`: bytes received. `seconds`: time for them, above 0.
+    `round_trip_seconds`: time of an empty call.
     """
     return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
 

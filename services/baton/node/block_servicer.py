@@ -94,10 +94,8 @@ class BlockStream:
     """Answers one request; `layout`, then a `frame` for each of `readings`, then `summary`.
 
     The engine reads a few frames ahead of the network, between two passes and without holding blocks in between: so no
-    stream keeps blocks from running requests, none can leak, and what has been evicted meanwhile is noticed.
-
-    Raises:
-        BatonError: If it cannot be served; the field is named.
+    stream keeps blocks from running requests, none can leak, and what has been evicted meanwhile is noticed. Raises
+    BatonError if it cannot be served; the field is named.
     """
 
     def __init__(self, node: CachingNode, request: ReceivedPull) -> None:

@@ -146,10 +146,8 @@ class WorkerNode:
     def start(self, port: int, fast_address: str, on_peers: Callable[[Peers], None]) -> None:
         """Start the engine and take the node's name; `work` then tells routers and cache indexes.
 
-        Args:
-            port: Where the node's services listen.
-            fast_address: host:port of its fast path; empty: it has none.
-            on_peers: Called when the other nodes of the model change.
+        `port`: where the node's services listen. `fast_address`: host:port of its fast path; empty: it has none.
+        `on_peers`: called when the other nodes of the model change.
         """
         description = self._describe(port, fast_address)
         self._publications = CacheIndexPublications(open_source(self.settings.cache_index_address), self.node_id)

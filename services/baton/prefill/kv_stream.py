@@ -180,11 +180,8 @@ class StreamMessages:
     def of(self, item: Item, timeout_seconds: float | None = None) -> Iterator[Message]:
         """Yield the message of a frame or event, if it has one.
 
-        Waits as long for room in the caller's memory; None: as long as the stream runs.
-
-        Raises:
-            BatonError: If the request has failed.
-            TimeoutError: If there is no room in time.
+        Waits as long for room in the caller's memory; None: as long as the stream runs. Raises BatonError if the
+        request has failed, TimeoutError if there is no room in time.
         """
         if isinstance(item, KvFrame):
             yield self._frame(item, timeout_seconds)

@@ -74,12 +74,9 @@ class Prefiller:
     ) -> Iterator[StreamMessages]:
         """Submit a request to the engine; leaving the context ends its work.
 
-        `put` is called from any thread.
-
-        Raises:
-            OutOfMemoryError: If the prompt's K and V have no room here, even alone.
-            ForbiddenError: If no router has granted the transfer.
-            BatonError: If the request is bad, the layouts differ, or a later stream of the attempt has come.
+        `put` is called from any thread. Raises OutOfMemoryError if the prompt's K and V have no room here, even alone,
+        ForbiddenError if no router has granted the transfer, BatonError if the request is bad, the layouts differ, or a
+        later stream of the attempt has come.
         """
         request = received.message
         self._node.check_accepts()

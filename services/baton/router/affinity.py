@@ -59,8 +59,7 @@ class RoundRobin:
     def place(self, snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
         """Return the pair of nodes whose turn it is, priced; pairs that cannot run the request are passed over.
 
-        Returns:
-            A decision without a choice, with all reasons, if no pair can.
+        Returns a decision without a choice, with all reasons, if no pair can.
         """
         for pair in self._in_turn(snapshot):
             if not request.pins or pair in request.pins:

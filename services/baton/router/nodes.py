@@ -208,11 +208,9 @@ class NodeTable:
     it is heard, and of that to the registration that came last; `remove` by an earlier registration leaves it alone.
     No epoch, which a process chooses by itself, takes a name away.
 
-    Args:
-        clock: Seconds, monotonic.
-        stuck_seconds: A node with work and no engine step for longer is unusable.
-        silent_seconds: A node without a report for longer is unusable; for `DOUBT_SHARE` of it, while others of its
-            model that can do the same are heard: a node that was cut off says nothing, and what is placed there waits.
+    `clock`: seconds, monotonic. `stuck_seconds`: a node with work and no engine step for longer is unusable.
+    `silent_seconds`: a node without a report for longer is unusable; for `DOUBT_SHARE` of it, while others of its model
+    that can do the same are heard: a node that was cut off says nothing, and what is placed there waits.
     """
 
     def __init__(self, clock: Callable[[], float], *, stuck_seconds: float, silent_seconds: float) -> None:

@@ -235,8 +235,7 @@ class RouterState:
     def settle(self, outcome: Outcome) -> Comparison | None:
         """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out.
 
-        Returns:
-            How they compare; None if the placement is not known or something else happened.
+        Returns how they compare; None if the placement is not known or something else happened.
         """
         self.decisions.settle(outcome)
         self._placed.settle(outcome.placement_id)

@@ -85,13 +85,10 @@ class GrpcServer:
     Use: construct, `add` services, `start`, then `drain` once. The health of a service is SERVING from `start` (or from
     `set_serving`) until `drain`.
 
-    Args:
-        address: host:port to listen on.
-        public: Set if clients outside the deployment call it: then it has no TLS of the deployment's own.
-        is_shared: Whether other processes listen on the same port.
-        demands_certificate: Whether, with TLS, clients must show a certificate of the deployment. Where they need not,
-            health is served on this port alone.
-        limits: Of its connections.
+    `address`: host:port to listen on. `public`: set if clients outside the deployment call it: then it has no TLS of
+    the deployment's own. `is_shared`: whether other processes listen on the same port. `demands_certificate`: whether,
+    with TLS, clients must show a certificate of the deployment. Where they need not, health is served on this port
+    alone. `limits`: of its connections.
     """
 
     def __init__(

@@ -136,10 +136,8 @@ def caller_of(
 ) -> Caller:
     """Return who calls over TLS.
 
-    `without_certificate` is what those are that show none; None: the port demands one.
-
-    Raises:
-        ForbiddenError: If the certificate has several names.
+    `without_certificate` is what those are that show none; None: the port demands one. Raises ForbiddenError if the
+    certificate has several names.
     """
     if without_certificate is not None:
         return Caller(without_certificate)
@@ -220,11 +218,8 @@ class TransferGate:
     def check_asked(self, grant: TransferGrant, **asked: str | bytes | int) -> bytes:
         """Check, as the sender, that the current caller may have what it asks for.
 
-        Returns:
-            What to answer, by which it knows this node.
-
-        Raises:
-            ForbiddenError: TRANSFER_NOT_GRANTED; the claim is named. NOT_ALLOWED if another node was granted it.
+        Returns what to answer, by which it knows this node. Raises ForbiddenError TRANSFER_NOT_GRANTED; the claim is
+        named. NOT_ALLOWED if another node was granted it.
         """
         claims = self._checked(grant, _code(self.key, b"ask", grant.claims), grant.ask_code, asked)
         current_caller().check_speaks_for(claims.destination_node_id)

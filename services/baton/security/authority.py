@@ -71,9 +71,7 @@ class Authority:
         """Return a certificate for the key of a PEM request; names in the request are not taken.
 
         Servers show it under `server_name`, and under NODE_ID.SERVER_NAME to those who ask for one process alone.
-
-        Raises:
-            InvalidFieldError: If the request is none, or not signed by its own key.
+        Raises InvalidFieldError if the request is none, or not signed by its own key.
         """
         try:
             wanted = x509.load_pem_x509_csr(request)

@@ -39,10 +39,8 @@ def key_id_of(token: str) -> str:
 def pod_of(token: str, key: Mapping[str, str], now: datetime) -> Pod:
     """Return the pod that a token names, which is bound to it.
 
-    `token` is in RFC 7519's compact form, `key` the cluster's public one as a JSON Web Key (RFC 7517).
-
-    Raises:
-        AuthenticationError: If it is not signed by the key, has ended, is for others, or names no pod.
+    `token` is in RFC 7519's compact form, `key` the cluster's public one as a JSON Web Key (RFC 7517). Raises
+    AuthenticationError if it is not signed by the key, has ended, is for others, or names no pod.
     """
     signed, _, signature = token.rpartition(".")
     header, _, said = signed.partition(".")

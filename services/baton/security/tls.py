@@ -124,14 +124,10 @@ class TlsIdentity:
 class PublicCertificate:
     """What a port shows to the public; files that change are taken for connections that come later.
 
-    Args:
-        cert_file: Certificate, with those of intermediate authorities, PEM.
-        key_file: Key of that, PEM.
-        client_ca_file: Authorities of which clients must show a certificate, PEM; None: they need show none.
-        door: "https" or "grpc", which the names of the settings begin with.
-
-    Raises:
-        ConfigurationError: If they cannot be read or do not belong together.
+    `cert_file`: certificate, with those of intermediate authorities, PEM. `key_file`: key of that, PEM.
+    `client_ca_file`: authorities of which clients must show a certificate, PEM; None: they need show none. `door`:
+    "https" or "grpc", which the names of the settings begin with. Raises ConfigurationError if they cannot be read or
+    do not belong together.
     """
 
     def __init__(

@@ -46,13 +46,9 @@ class Borrowed:
     def place(self, parts: Sequence[Buffer], timeout_seconds: float | None = None) -> int | None:
         """Write buffers one after the other; return where they begin. Waits until there is room.
 
-        There is 1 byte or more; without a timeout it waits until the receiver releases ranges or ends the loan.
-
-        Returns:
-            None if they are more than a third of the memory, or the loan has ended.
-
-        Raises:
-            TimeoutError: If there is no room in time.
+        There is 1 byte or more; without a timeout it waits until the receiver releases ranges or ends the loan. Returns
+        None if they are more than a third of the memory, or the loan has ended. Raises TimeoutError if there is no room
+        in time.
         """
         num_bytes = sum(map(len, parts))
         if aligned(num_bytes) > self._ring.num_bytes // _LARGEST_SHARE:

@@ -261,11 +261,7 @@ class Lender:
 
 
 class Segment:
-    """Memory behind a descriptor, which can be handed to another process.
-
-    Raises:
-        OSError: If it cannot be mapped.
-    """
+    """Memory behind a descriptor, which can be handed to another process. Raises OSError if it cannot be mapped."""
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
         self.descriptor = descriptor
@@ -278,10 +274,8 @@ class Segment:
 def create_segment(num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
     """Return fresh memory of zeros.
 
-    `can_seal`: no process can change its size, for who reads past the end of a file dies.
-
-    Raises:
-        OSError: If the system gives none.
+    `can_seal`: no process can change its size, for who reads past the end of a file dies. Raises OSError if the system
+    gives none.
     """
     descriptor = _sealed_file(num_bytes) if can_seal else _unnamed_file(num_bytes)
     return Segment(descriptor, num_bytes)

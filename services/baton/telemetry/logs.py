@@ -28,10 +28,8 @@ def configure_logging(
 ) -> None:
     """Send the events of this process to a stream, replacing what was configured before.
 
-    `service` is at the front of each line; `level` may be in upper case; only a terminal is coloured.
-
-    Raises:
-        ValueError: If the level is unknown.
+    `service` is at the front of each line; `level` may be in upper case; only a terminal is coloured. Raises ValueError
+    if the level is unknown.
     """
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)

@@ -117,10 +117,8 @@ class Tokenizer:
         """Return a conversation as the chat template writes it.
 
         `template_variables` are of `template_names`; `continue_final_message`: the last one is left open, to be
-        continued, and no beginning of an answer follows.
-
-        Raises:
-            InvalidFieldError: If there is no template, or it refuses the messages or has no such variable.
+        continued, and no beginning of an answer follows. Raises InvalidFieldError if there is no template, or it
+        refuses the messages or has no such variable.
         """
         if not self.has_chat_template:
             raise InvalidFieldError("messages", "the model has no chat template; use text or tokens")

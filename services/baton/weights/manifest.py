@@ -64,13 +64,8 @@ class Manifest(NamedTuple):
 def make_manifest(name: str, revision: str, files: Sequence[FileDigest]) -> Manifest:
     """Return a manifest; what comes from another machine is checked.
 
-    Args:
-        name: Under which the model is served.
-        revision: Commit of a hub's; empty: the files' digest.
-        files: In any order.
-
-    Raises:
-        InvalidFieldError: If a name could lead out of a folder, is no file of a model, or is there twice.
+    `name`: under which the model is served. `revision`: commit of a hub's; empty: the files' digest. `files`: in any
+    order. Raises InvalidFieldError if a name could lead out of a folder, is no file of a model, or is there twice.
     """
     if not SERVED_NAME.fullmatch(name):
         raise InvalidFieldError("model", f"expected a model's name, got {name[:100]!r}")

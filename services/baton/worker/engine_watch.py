@@ -36,12 +36,9 @@ class EngineHealth(Enum):
 class EngineWatch:
     """Judges one engine by two signs: its thread carries out a command, and where it has work it counts passes.
 
-    Args:
-        call: Has a function run in the engine's thread between two passes (`Engine.call`).
-        load: Returns what the engine is doing (`Engine.load`).
-        stuck_seconds: Time of standing still after which it is stuck, above 0. A pass may last that long.
-        clock: Seconds, monotonic.
-        sleep: Waits.
+    `call`: has a function run in the engine's thread between two passes (`Engine.call`). `load`: returns what the
+    engine is doing (`Engine.load`). `stuck_seconds`: time of standing still after which it is stuck, above 0. A pass
+    may last that long. `clock`: seconds, monotonic. `sleep`: waits.
     """
 
     def __init__(
@@ -103,12 +100,9 @@ async def watch_passes(
 ) -> None:
     """Tell when a pass begins to hang and when that is over, for ever.
 
-    Two looks in a row must find it: a process that was itself stopped has not waited for its pass.
-
-    Args:
-        is_hung: Whether the pass that is computed takes longer than any that ends (`Engine.is_pass_hung`).
-        on_change: Told.
-        sleep: Waits.
+    Two looks in a row must find it: a process that was itself stopped has not waited for its pass. `is_hung`: whether
+    the pass that is computed takes longer than any that ends (`Engine.is_pass_hung`). `on_change`: told. `sleep`:
+    waits.
     """
     was_hung = is_told = False
     while True:

@@ -28,10 +28,8 @@ def threads_per_worker(num_workers: int) -> int:
 def worker_environment(engine: str, num_workers: int, *, library_root: Path = Path("/usr/lib")) -> Mapping[str, str]:
     """Return the variables of one worker; those that the user has set are left alone.
 
-    Args:
-        engine: "torch", "mlx" or "mock".
-        num_workers: Workers on this machine, which share its cores.
-        library_root: Where Debian keeps its libraries.
+    `engine`: "torch", "mlx" or "mock". `num_workers`: workers on this machine, which share its cores. `library_root`:
+    where Debian keeps its libraries.
     """
     threads = str(threads_per_worker(num_workers))
     wanted = {"GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}

@@ -185,10 +185,7 @@ def _router_settings(site: LocalCluster, ports: Mapping[str, int], cache_index_a
 def write_assignment(site: LocalCluster, spec: NodeSpec, plans: Sequence[ProcessPlan]) -> None:
     """Write what machines run that join: a worker of the same model, which the nodes here give, in a node's formats.
 
-    The folder is no longer open to them from an earlier time.
-
-    Raises:
-        ConfigurationError: If it cannot be written.
+    The folder is no longer open to them from an earlier time. Raises ConfigurationError if it cannot be written.
     """
     assert site.lan_dir is not None
     settings = settings_of(site, spec)

@@ -49,10 +49,8 @@ def _free_port(host: str) -> str:
 def free_ports(host: str, keys: Sequence[str], preferred: Mapping[str, int]) -> Mapping[str, int]:
     """Return one free port per key, all different.
 
-    Args:
-        host: Address that they are free on.
-        keys: What they are for.
-        preferred: Ports to take where they are free, by key.
+    `host`: address that they are free on. `keys`: what they are for. `preferred`: ports to take where they are free, by
+    key.
     """
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(_bind_preferred(host, preferred.get(key, 0))) for key in keys]

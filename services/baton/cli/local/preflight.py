@@ -19,13 +19,8 @@ def check_site(
 ) -> Mapping[str, NodeNeeds]:
     """Check the model, its tokenizer, engine, device and adapters of each node, and memory; return what nodes take.
 
-    Args:
-        site: What is common to all.
-        nodes: Their kinds.
-        say: Takes what is as it should be, in a word, and what was found.
-
-    Raises:
-        ConfigurationError: If something is not; the message names the key, and the remedy.
+    `site`: what is common to all. `nodes`: their kinds. `say`: takes what is as it should be, in a word, and what was
+    found. Raises ConfigurationError if something is not; the message names the key, and the remedy.
     """
     _check_installed(nodes)
     checkpoint = read_checkpoint(site.model_dir)

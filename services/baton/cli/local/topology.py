@@ -47,13 +47,9 @@ class NodeSpec:
 def default_topology(prefill: str, decode: str, *, second: EngineName) -> Sequence[NodeSpec]:
     """Return two workers that play any part, or, where either engine is named, one node pinned to each part.
 
-    Args:
-        prefill: Engine of the node that prefills; empty: torch, as of the first worker.
-        decode: Engine of the node that decodes; empty: `second`.
-        second: Engine of the second worker.
-
-    Raises:
-        ConfigurationError: If a named engine is none.
+    `prefill`: engine of the node that prefills; empty: torch, as of the first worker. `decode`: engine of the node that
+    decodes; empty: `second`. `second`: engine of the second worker. Raises ConfigurationError if a named engine is
+    none.
     """
     engines = parse_engine(prefill or "torch", "--prefill"), parse_engine(decode or second, "--decode")
     roles: tuple[NodeRole, NodeRole] = ("prefill", "decode") if prefill or decode else ("worker", "worker")

@@ -38,10 +38,8 @@ class Affine:
     def unpack(self, words: Array, scales: Floats, biases: Floats) -> Floats:
         """Return what rows stand for: [num_rows, num_inputs].
 
-        Args:
-            words: [num_rows, num_inputs * bits / 32], uint32.
-            scales: [num_rows, num_inputs / group_size].
-            biases: Likewise.
+        `words`: [num_rows, num_inputs * bits / 32], uint32. `scales`: [num_rows, num_inputs / group_size]. `biases`:
+        likewise.
         """
         groups = unpack_codes(np.ascontiguousarray(words).view(np.uint8), self.bits).astype(np.float32)
         groups = groups.reshape(*scales.shape, self.group_size)

@@ -76,12 +76,9 @@ class ConstraintCompiler:
 
         One that is compiled is there at once, whatever is being compiled for others.
 
-        `output_token_ids`, the output of earlier attempts, are already followed in it.
-
-        Raises:
-            InvalidFieldError: If it is invalid, too complex, or cannot be enforced with this model's tokenizer.
-            OverloadedError: If too many are waiting to be compiled.
-            ConstraintError: If the earlier output does not fit it.
+        `output_token_ids`, the output of earlier attempts, are already followed in it. Raises InvalidFieldError if it
+        is invalid, too complex, or cannot be enforced with this model's tokenizer, OverloadedError if too many are
+        waiting to be compiled, ConstraintError if the earlier output does not fit it.
         """
         if structured_output is None:
             return None

@@ -37,11 +37,8 @@ class Constraint:
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         """Consume the output tokens that have not been consumed. O(new tokens).
 
-        Of the output nothing that was followed before may have changed.
-
-        Raises:
-            ConstraintError: If the language has no sentence that begins with them.
-            InvalidFieldError: If the grammar is too complex there.
+        Of the output nothing that was followed before may have changed. Raises ConstraintError if the language has no
+        sentence that begins with them, InvalidFieldError if the grammar is too complex there.
         """
         fresh = list(token_ids[num_prompt_tokens + self._num_followed :])
         if fresh and not self._matcher.consume_tokens(fresh):
@@ -60,10 +57,8 @@ class Constraint:
     def allowed(self, num_tokens: int, end_token_ids: Collection[int]) -> Mask:
         """Return which tokens may come next, ends of the generation where the output is a sentence.
 
-        What the tokenizer does not know is never allowed.
-
-        Raises:
-            InvalidFieldError: If the grammar is too complex at this point, or nothing at all may follow.
+        What the tokenizer does not know is never allowed. Raises InvalidFieldError if the grammar is too complex at
+        this point, or nothing at all may follow.
         """
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():

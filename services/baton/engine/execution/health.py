@@ -70,10 +70,8 @@ class PassHealth:
     def note(self, outcomes: Sequence[object] | None) -> None:
         """Enter a pass; after too many that gave nothing, examine the device.
 
-        `outcomes` is what its rows of logits gave; empty proves nothing, None: it raised.
-
-        Raises:
-            RuntimeError: If the device does not compute.
+        `outcomes` is what its rows of logits gave; empty proves nothing, None: it raised. Raises RuntimeError if the
+        device does not compute.
         """
         if outcomes is None or (outcomes and all(isinstance(each, NonFiniteLogitsError) for each in outcomes)):
             self.num_failed += 1

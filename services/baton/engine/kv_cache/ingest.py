@@ -72,10 +72,7 @@ class FrameCursor:
     def next_piece(self, max_bytes: float, *, must: bool) -> KvPiece | None:
         """Take the next piece: as much of a layer as fits, in whole blocks.
 
-        `must`: the smallest piece is taken where none fits.
-
-        Returns:
-            None if no piece fits and none must be taken.
+        `must`: the smallest piece is taken where none fits. Returns None if no piece fits and none must be taken.
         """
         frame, offset = self._frame, self._offset
         num_tokens = self._num_fitting(max_bytes)
@@ -247,8 +244,7 @@ def _bytes_left(queue: deque[FrameCursor | Callable[[], None]]) -> int:
 def export_cached(runner: Runner, sequence: Sequence) -> int:
     """Hand out the KV that is in the prefix cache and that the caller lacks, [token_begin, num_computed).
 
-    Returns:
-        How many bytes that was.
+    Returns how many bytes that was.
     """
     export = sequence.request.export
     if export is None:
@@ -266,12 +262,9 @@ def gap_seconds(pass_seconds: float, *, num_running: int, num_waiting: int, due_
     Interval table of the gap: [0, due) keeps up with what has arrived; what follows gains on what waits, and ends where
     the sequences that run lose, num_running · seconds, what those that wait gain, num_waiting · a pass.
 
-    Args:
-        pass_seconds: What a pass takes.
-        num_running: Sequences that the gap delays; 0: nobody, and nothing is held back.
-        num_waiting: Sequences that wait for KV to be moved.
-        due_seconds: What it takes to move what has arrived since the gap before. Of more than `MAX_DUE_PASSES` passes
-            the rest waits: more arrives than can be moved.
+    `pass_seconds`: what a pass takes. `num_running`: sequences that the gap delays; 0: nobody, and nothing is held
+    back. `num_waiting`: sequences that wait for KV to be moved. `due_seconds`: what it takes to move what has arrived
+    since the gap before. Of more than `MAX_DUE_PASSES` passes the rest waits: more arrives than can be moved.
     """
     if not num_running:
         return math.inf

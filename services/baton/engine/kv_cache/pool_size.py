@@ -97,10 +97,8 @@ def choose_pool_size(
 ) -> PoolSize:
     """Return how many blocks a node has.
 
-    `least` returns the least of what every rank of a model gives; all call it equally often.
-
-    Raises:
-        ConfigurationError: If they do not fit, or nothing does; the message names num_blocks, and what would fit.
+    `least` returns the least of what every rank of a model gives; all call it equally often. Raises ConfigurationError
+    if they do not fit, or nothing does; the message names num_blocks, and what would fit.
     """
     num_slots = _num_state_slots(memory, model.shape.state_bytes, bounds)
     taken_bytes = num_slots * model.shape.state_bytes

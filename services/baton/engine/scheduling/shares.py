@@ -37,10 +37,8 @@ def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: in
     order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
     higher ones leave. What one share has left over, the other uses.
 
-    `demands` are in order of turns; at most `max_prompts` get any, 0: all.
-
-    Returns:
-        Positions for each prompt: none above its `num_tokens`, together as many as there are and are wanted.
+    `demands` are in order of turns; at most `max_prompts` get any, 0: all. Returns positions for each prompt: none
+    above its `num_tokens`, together as many as there are and are wanted.
     """
     by_size = sorted(
         range(len(demands)), key=lambda index: (demands[index].priority, demands[index].num_pending, index)

@@ -79,10 +79,8 @@ class ApiKeys:
     def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
         """Return the key that a request shows.
 
-        Names of headers are lower-case; the key is the bearer token of `authorization`, or `x-api-key`.
-
-        Raises:
-            AuthenticationError: If it shows none, or one that is not in the file.
+        Names of headers are lower-case; the key is the bearer token of `authorization`, or `x-api-key`. Raises
+        AuthenticationError if it shows none, or one that is not in the file.
         """
         shown = _shown_key(headers)
         if not shown:

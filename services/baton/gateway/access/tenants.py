@@ -41,13 +41,9 @@ class _Secret(NamedTuple):
 class TenantSalts:
     """Makes the salt of a tenant's cache: equal in every gateway of a deployment, for all keys of one owner.
 
-    Args:
-        secret_file: Holds the deployment's secret, and others that follow it; read again when it changes. None: salts
-            follow from names, which no client can use either, for its own name is in its own.
-        now: Seconds since 1970; those of gateways agree.
-
-    Raises:
-        ConfigurationError: If the file cannot be read, or a secret is too short.
+    `secret_file`: holds the deployment's secret, and others that follow it; read again when it changes. None: salts
+    follow from names, which no client can use either, for its own name is in its own. `now`: seconds since 1970; those
+    of gateways agree. Raises ConfigurationError if the file cannot be read, or a secret is too short.
     """
 
     def __init__(self, secret_file: Path | None, now: Callable[[], float] = time.time) -> None:

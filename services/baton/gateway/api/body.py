@@ -43,10 +43,8 @@ AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignore: Ignore) -> AnyBody:
     """Return a body; what its fields may hold is left to check.
 
-    `unserved` are fields that others serve; `ignore` is told which fields are left out.
-
-    Raises:
-        ApiError: 400, naming the parameter that is missing, of a wrong type or not served.
+    `unserved` are fields that others serve; `ignore` is told which fields are left out. Raises ApiError 400, naming the
+    parameter that is missing, of a wrong type or not served.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     try:

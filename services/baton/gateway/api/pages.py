@@ -62,10 +62,8 @@ class Pages:
     def __init__(self, catalog: ModelCatalog, scrape: Scrape | None, *, created_seconds: int) -> None:
         """Make them.
 
-        Args:
-            catalog: Knows the models.
-            scrape: The metrics; None: each process has its own, on a port of its own.
-            created_seconds: When the gateway started, since 1970.
+        `catalog`: knows the models. `scrape`: the metrics; None: each process has its own, on a port of its own.
+        `created_seconds`: when the gateway started, since 1970.
         """
         self._catalog = catalog
         self._scrape = scrape

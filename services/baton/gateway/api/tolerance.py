@@ -65,10 +65,8 @@ PROMISES: Mapping[str, tuple[object, ...]] = {
 def without_unserved(raw: Any, body_type: type[msgspec.Struct], unserved: Unserved, ignore: Ignore) -> Any:
     """Return a body without the fields that its type does not declare.
 
-    `raw` is changed; `ignore` is told of all that is left out but asks for something.
-
-    Raises:
-        ApiError: 400, naming a promise that cannot be kept, or because there are too many.
+    `raw` is changed; `ignore` is told of all that is left out but asks for something. Raises ApiError 400, naming a
+    promise that cannot be kept, or because there are too many.
     """
     found = list(islice(_unknown_fields(raw, inspect.type_info(body_type), ""), MAX_UNKNOWN_FIELDS + 1))
     if len(found) > MAX_UNKNOWN_FIELDS:

@@ -79,11 +79,8 @@ class NodeLinks:
     async def follow(self, address: str, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
         """Generate on the node at host:port, in the trace that is current; cancelling this frees it there.
 
-        Returns:
-            What the node reported at the end; None if the tokens taken ended it.
-
-        Raises:
-            BatonError: Why the attempt failed.
+        Returns what the node reported at the end; None if the tokens taken ended it. Raises BatonError why the attempt
+        failed.
         """
         link = self._links.pop(address, None) or NodeLink(LoopChannel(address), self._tasks)
         self._links[address] = link

@@ -89,13 +89,8 @@ class TokenStreams:
         """Run a generation to its end.
 
         `generation` is kept up to date here, so that the caller only reads it; `take` is told of every token, once, in
-        order.
-
-        Returns:
-            The end that a node reported, or that the tokens show; None if `take` ended it.
-
-        Raises:
-            BatonError: Why the last attempt failed, or why the request was refused.
+        order. Returns the end that a node reported, or that the tokens show; None if `take` ended it. Raises BatonError
+        why the last attempt failed, or why the request was refused.
         """
         if self._quarantine.cases:
             self._quarantine.check(generation)

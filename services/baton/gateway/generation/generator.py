@@ -64,10 +64,8 @@ class TextGenerator:
         """Run one generation; cancelling this cancels it on its node.
 
         `on_delta` is told of all output, in order, without a wake-up of this task; never after this has returned.
-        `choice` decides the seed; `name` makes the generation's name unique within the request.
-
-        Raises:
-            BatonError: If it cannot be finished on any node.
+        `choice` decides the seed; `name` makes the generation's name unique within the request. Raises BatonError if it
+        cannot be finished on any node.
         """
         generation = GenerationState(
             prompt.request.request_id + name,

@@ -72,11 +72,9 @@ class ContextLengthError(InvalidFieldError):
     ) -> None:
         """Make it.
 
-        Args:
-            field: The prompt's.
-            max_context_tokens: Longest sequence that is served.
-            num_tokens: Of the prompt and of the output that was asked for; None: a prompt too long to be tokenized.
-            bound: Why that is shorter than what the model takes, a sentence; empty: it is not.
+        `field`: the prompt's. `max_context_tokens`: longest sequence that is served. `num_tokens`: of the prompt and of
+        the output that was asked for; None: a prompt too long to be tokenized. `bound`: why that is shorter than what
+        the model takes, a sentence; empty: it is not.
         """
         problem = bound or f"far longer than the model's context of {max_context_tokens} tokens"
         if num_tokens is not None:
@@ -129,12 +127,9 @@ class Preparation:
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
 
-        `model_name` may be an adapter's or an alias; empty: the only model.
-
-        Raises:
-            InvalidFieldError: If it is far longer than the context, or the template refuses it.
-            NotFoundError: If the model is unknown.
-            UnavailableError: If no node serves it.
+        `model_name` may be an adapter's or an alias; empty: the only model. Raises InvalidFieldError if it is far
+        longer than the context, or the template refuses it, NotFoundError if the model is unknown, UnavailableError if
+        no node serves it.
         """
         model = await self.catalog.model(model_name)
         token_ids = await self._threads.run(prompt, partial(_tokenize, prompt, model), model=model.name)

@@ -92,10 +92,8 @@ def read_tools(
 ) -> tuple[Tool, ...]:
     """Return the tools of a request; how many there are is checked before anything is made of them.
 
-    A tool of which `read` makes None is left out; `fields` are their names in that API, for errors.
-
-    Raises:
-        InvalidFieldError: If there are too many, or naming the field of the first that cannot be served.
+    A tool of which `read` makes None is left out; `fields` are their names in that API, for errors. Raises
+    InvalidFieldError if there are too many, or naming the field of the first that cannot be served.
     """
     declared = declared or ()
     if len(declared) > MAX_TOOLS:
@@ -143,10 +141,8 @@ def json_object(field: str, text: str) -> dict[str, object]:
 def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     """Return the arguments of a call that is sent back, as chat templates know them.
 
-    Of a call that the token limit has cut off, they are those that are there: an agent sends it back as it came.
-
-    Raises:
-        InvalidFieldError: If they are no JSON object, nor the beginning of one.
+    Of a call that the token limit has cut off, they are those that are there: an agent sends it back as it came. Raises
+    InvalidFieldError if they are no JSON object, nor the beginning of one.
     """
     try:
         return json_object(field, arguments)

@@ -102,14 +102,11 @@ class _UnwantedBodyError(Exception):
 class RequestReader:
     """Turns the bytes of one connection into requests.
 
-    `phase` says what is awaited: "idle" (no byte of a request has come), "head" or "body".
-
-    Args:
-        max_header_bytes: Of a request's head; also of what stands between the parts of a body, or behind it.
-        max_body_bytes: Of a request's body.
-        held: Counts bodies, of complete requests too: whoever takes one gives its `num_held_bytes` back.
-        is_body_wanted: Judges a request by its head. Where it says no, the request is complete without its body, and
-            nothing behind it is read.
+    `phase` says what is awaited: "idle" (no byte of a request has come), "head" or "body". `max_header_bytes`: of a
+    request's head; also of what stands between the parts of a body, or behind it. `max_body_bytes`: of a request's
+    body. `held`: counts bodies, of complete requests too: whoever takes one gives its `num_held_bytes` back.
+    `is_body_wanted`: judges a request by its head. Where it says no, the request is complete without its body, and
+    nothing behind it is read.
     """
 
     def __init__(

@@ -47,11 +47,9 @@ class HttpResponse:
     ) -> None:
         """Make it.
 
-        Args:
-            outlet: Where it goes.
-            request: What it answers.
-            is_last: Tells, when the status is about to be sent, whether the connection serves no other request.
-            stream_idle_seconds: Time without an event after which a stream gets a comment; 0: never.
+        `outlet`: where it goes. `request`: what it answers. `is_last`: tells, when the status is about to be sent,
+        whether the connection serves no other request. `stream_idle_seconds`: time without an event after which a
+        stream gets a comment; 0: never.
         """
         self._outlet = outlet
         self._is_last = is_last

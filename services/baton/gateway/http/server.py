@@ -56,10 +56,8 @@ class HttpServer:
     async def start(self, host: str, port: int, *, is_shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
         """Listen; return the port.
 
-        Port 0 is any free one; `is_shared`: other processes listen on it, too.
-
-        Raises:
-            ConfigurationError: If the address cannot be bound.
+        Port 0 is any free one; `is_shared`: other processes listen on it, too. Raises ConfigurationError if the address
+        cannot be bound.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -99,10 +99,8 @@ log = logging.getLogger(__name__)
 def find_location(settings: NodeSettings) -> node_pb2.KubernetesPlace | None:
     """Return where the node runs; None outside Kubernetes. Blocks while the API is asked, if the settings want that.
 
-    A node that cannot be read is told by its name alone: what runs there computes as well.
-
-    Raises:
-        ConfigurationError: If the settings want the node read, and this is no pod with an account.
+    A node that cannot be read is told by its name alone: what runs there computes as well. Raises ConfigurationError if
+    the settings want the node read, and this is no pod with an account.
     """
     if not settings.kubernetes_node:
         return None

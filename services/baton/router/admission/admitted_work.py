@@ -179,8 +179,7 @@ class AdmittedWork:
     def settle(self, outcome: Outcome) -> Prediction | None:
         """Learn from the outcome of a placement.
 
-        Returns:
-            The margins of its nodes; None for unknown and cancelled ones, which teach nothing.
+        Returns the margins of its nodes; None for unknown and cancelled ones, which teach nothing.
         """
         entry = self._in_flight.get(outcome.placement_id)
         if entry is None:

@@ -49,10 +49,8 @@ _FIELDS: Mapping[str, tuple[str, type]] = {
 class DesiredModels:
     """The desired state. Every change is in the file before it counts.
 
-    Args:
-        file: Read when this process begins to lead, and when somebody else changes it; made at the first change. None:
-            nothing outlives the process.
-        lease: By which one of several processes leads; None: by a lock of the file.
+    `file`: read when this process begins to lead, and when somebody else changes it; made at the first change. None:
+    nothing outlives the process. `lease`: by which one of several processes leads; None: by a lock of the file.
     """
 
     def __init__(self, file: Path | None = None, lease: Lease | None = None) -> None:

@@ -61,10 +61,8 @@ class Steadiness:
     def aim(self, today: Holders, today_plan: ModelPlan | None, best: ModelPlan) -> Holders:
         """Return which holders to work towards.
 
-        Args:
-            today: The machines that hold each model.
-            today_plan: What that costs; None: it is more than is wanted.
-            best: The best plan.
+        `today`: the machines that hold each model. `today_plan`: what that costs; None: it is more than is wanted.
+        `best`: the best plan.
         """
         wished = best.holders
         if wished != self._wished:
@@ -101,12 +99,9 @@ def next_change(
     """Return the next change, and why there is none.
 
     A holder that is too much goes once another one serves, or nobody wants the model; before, the new one is loaded.
-
-    Args:
-        aimed: Holders to work towards; a model that is not among them is wanted nowhere.
-        held: The machines that hold each model, ready or not.
-        serving: Those that take requests.
-        missing_bytes: Memory that a machine lacks to load a model, as it is measured now; 0 or less: none.
+    `aimed`: holders to work towards; a model that is not among them is wanted nowhere. `held`: the machines that hold
+    each model, ready or not. `serving`: those that take requests. `missing_bytes`: memory that a machine lacks to load
+    a model, as it is measured now; 0 or less: none.
     """
     loads = [(name, machine) for name in sorted(aimed) for machine in sorted(aimed[name] - held.get(name, frozenset()))]
     # Who has no holder comes first.

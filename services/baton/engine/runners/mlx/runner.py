@@ -224,10 +224,8 @@ def load_mlx_runner(
     """Load a Hugging Face folder with mlx-lm, on the GPU where Metal is available, else on the CPU.
 
     Without `num_blocks` the pool is as `bounds` and memory leave room for. `is_kv_quantized`: K and V are kept in 8
-    bits; those that come or go are of `dtype` all the same.
-
-    Raises:
-        ConfigurationError: If the folder or the dtype cannot be served, or the blocks do not fit; the message says why.
+    bits; those that come or go are of `dtype` all the same. Raises ConfigurationError if the folder or the dtype cannot
+    be served, or the blocks do not fit; the message says why.
     """
     if dtype not in {known.value for known in MLX_DTYPES}:
         names = ", ".join(known.value for known in MLX_DTYPES)

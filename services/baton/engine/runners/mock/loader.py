@@ -45,9 +45,7 @@ def load_mock_runner(
     `shape` names sizes of `baton.capacity.reference_models`; empty: the folder's own. `fixed_step_seconds` is the time
     of every step instead, and `time_scale` what every time is multiplied by. `most_kv_bytes` are K and V that the node
     can hold of one prompt on its way out, where it chooses `num_blocks`: a mock keeps none, but makes them; 0: any.
-
-    Raises:
-        ConfigurationError: If a name is unknown; the message lists the known ones.
+    Raises ConfigurationError if a name is unknown; the message lists the known ones.
     """
     if hardware not in PRESETS:
         raise ConfigurationError(f"hardware: {hardware!r} is unknown; expected one of {', '.join(PRESETS)}")

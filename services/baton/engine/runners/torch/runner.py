@@ -112,8 +112,7 @@ class TorchRunner(Runner):
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
 
-        Raises:
-            ValueError: If the buffers do not have the size of these positions.
+        Raises ValueError if the buffers do not have the size of these positions.
         """
         if self.info.layout.layers[layer].state:
             return

@@ -181,10 +181,8 @@ async def fetch_previews(
 ) -> dict[str, Any]:
     """Return the previews, cheapest first; those that cannot be have an `error`. None while no node could take it.
 
-    Tokens of the request that is priced: None is what fits the context.
-
-    Raises:
-        BatonError: If the router does not answer.
+    Tokens of the request that is priced: None is what fits the context. Raises BatonError if the router does not
+    answer.
     """
     own = [node for node in nodes.values() if decodes(node) and node.model_id == model]
     context_tokens = max((node.model_shape.max_context_token_count for node in own), default=0)

@@ -70,10 +70,8 @@ def generation_request(
 ) -> GenerationRequest:
     """Return what is to be generated.
 
-    `asked` learns what is left out; the client gives up after `timeout_seconds`, None: never.
-
-    Raises:
-        InvalidFieldError: Naming the field that cannot be served.
+    `asked` learns what is left out; the client gives up after `timeout_seconds`, None: never. Raises InvalidFieldError
+    naming the field that cannot be served.
     """
     if not 0 <= request.choice_count <= MAX_CHOICES:
         raise InvalidFieldError("choice_count", f"expected 0 to {MAX_CHOICES}, got {request.choice_count}")

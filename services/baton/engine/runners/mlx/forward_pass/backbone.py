@@ -167,10 +167,8 @@ class MlxBackbone:
         """Write K and V of every layer and return the last layer's output at the positions whose logits are wanted.
 
         In the last layer, attention and MLP run for those positions alone, or not at all without `needs_last`: MLX is
-        lazy, so that what nobody reads is never computed.
-
-        Returns:
-            [num_positions, hidden_size], lazy; None without `needs_last`.
+        lazy, so that what nobody reads is never computed. Returns [num_positions, hidden_size], lazy; None without
+        `needs_last`.
         """
         self._adapters.choose(batch.adapters)
         hidden = self._surroundings.embed(batch.token_ids)

@@ -34,11 +34,8 @@ class Cells:
     Invariant: when a write is evaluated, nothing but this object refers to the arrays, so that MLX reuses their memory
     instead of copying it. Therefore what `get` returns must be on its way before the next write.
 
-    Args:
-        shape: All axes but the last one.
-        head_dim: Elements of the last one.
-        dtype: What `put` takes is cast to it, lest the arrays be widened.
-        is_quantized: Whether elements are kept in 8 bits; then `head_dim` has a group size.
+    `shape`: all axes but the last one. `head_dim`: elements of the last one. `dtype`: what `put` takes is cast to it,
+    lest the arrays be widened. `is_quantized`: whether elements are kept in 8 bits; then `head_dim` has a group size.
     """
 
     def __init__(self, shape: Sequence[int], head_dim: int, dtype: mx.Dtype, *, is_quantized: bool) -> None:

@@ -27,10 +27,8 @@ class _Row(NamedTuple):
 class LayerStates:
     """States of one layer by slot, in the shapes of mlx-lm.
 
-    `is_turned`: mlx-lm has the last two dimensions of the recurrent state the other way round than kv.proto.
-
-    Attributes:
-        arrays: What has come about since `begin` of it was called.
+    `is_turned`: mlx-lm has the last two dimensions of the recurrent state the other way round than kv.proto. `arrays`:
+    what has come about since `begin` of it was called.
     """
 
     def __init__(self, spec: LayerSpec, dtype: mx.Dtype, *, is_turned: bool) -> None:

@@ -76,8 +76,7 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
 def adapt(model: Any, folders: Sequence[LoraFolder], checkpoint: Checkpoint, dtype: mx.Dtype) -> AdapterChoice:
     """Put adapters into a model of mlx-lm that `fuse` has seen; everything is evaluated.
 
-    Returns:
-        What says which row has which.
+    Returns what says which row has which.
     """
     choice = AdapterChoice([folder.adapter.name for folder in folders])
     weights = [cast(dict[str, mx.array], mx.load(str(folder.weights_file))) for folder in folders]

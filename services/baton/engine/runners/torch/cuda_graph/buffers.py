@@ -36,12 +36,10 @@ class Field(IntEnum):
 class DecodeBuffers:
     """The tensors that captured steps read and write.
 
-    Attributes:
-        fields: See `Field`: [num_fields, max_rows], int64. Steps write what the next one feeds.
-        tables: Blocks of each row: [max_rows, max_blocks], int32.
-        chosen: Token that the last step chose in each row, `NOT_FINITE` included: [max_rows], int64.
-        history: Tokens chosen by each step of the launch: [max_steps, max_rows], int64.
-        step_index: Steps of the launch that are done: [1], int64.
+    `fields`: see `Field`: [num_fields, max_rows], int64. Steps write what the next one feeds. `tables`: blocks of each
+    row: [max_rows, max_blocks], int32. `chosen`: token that the last step chose in each row, `NOT_FINITE` included:
+    [max_rows], int64. `history`: tokens chosen by each step of the launch: [max_steps, max_rows], int64. `step_index`:
+    steps of the launch that are done: [1], int64.
     """
 
     def __init__(

@@ -148,11 +148,7 @@ class DecodeBatch:
     """One token of each of the first rows of the buffers; every tensor follows from them on the device.
 
     It stands where a `PackedBatch` stands, but holds no spans: nothing of it is handed out by layer, and no row has an
-    adapter.
-
-    Attributes:
-        pool: Where K and V live.
-        num_rows: Rows, idle ones included.
+    adapter. `pool`: where K and V live. `num_rows`: rows, idle ones included.
     """
 
     kv_copies: KvCopies | None = None

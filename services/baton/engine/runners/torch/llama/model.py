@@ -154,10 +154,7 @@ class LlamaLayer:
     """A layer whose query, key and value projections are one product, and whose gate and up projections are another.
 
     Projections of `layer` are emptied, so that no weight is held twice. A query sees `window_tokens` positions, its own
-    included; 0: all.
-
-    Attributes:
-        parts: What it consists of.
+    included; 0: all. `parts`: what it consists of.
     """
 
     def __init__(
@@ -225,10 +222,8 @@ class LlamaLayer:
 class AdaptedProduct:
     """Projections of the same input, outputs side by side, for rows with adapters and without.
 
-    `modules` are by name (`baton.engine.checkpoint.lora.PROJECTIONS`), in order of their outputs.
-
-    Attributes:
-        plain: The product without adapters.
+    `modules` are by name (`baton.engine.checkpoint.lora.PROJECTIONS`), in order of their outputs. `plain`: the product
+    without adapters.
     """
 
     def __init__(

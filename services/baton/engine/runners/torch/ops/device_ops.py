@@ -97,11 +97,8 @@ class HostCopy(NamedTuple):
 class DeviceOps:
     """Operations by torch itself, on any device.
 
-    Rows are [num_rows, size] and contiguous, in the dtype of the weights.
-
-    Attributes:
-        weights_cause: In what form weights are held, and why.
-        can_capture: Whether what the device is asked for can be captured and asked for again as a whole.
+    Rows are [num_rows, size] and contiguous, in the dtype of the weights. `weights_cause`: in what form weights are
+    held, and why. `can_capture`: whether what the device is asked for can be captured and asked for again as a whole.
     """
 
     weights_cause = "as loaded: packing is for CPUs"
@@ -150,15 +147,9 @@ class DeviceOps:
     ) -> torch.Tensor:
         """Normalise and rotate queries and K, write K and V into their blocks, hand them to the spans' sinks.
 
-        Args:
-            heads: Queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim].
-            rotation: Of the rows.
-            norms: Of the heads.
-            batch: Whose rows they are.
-            layer: Which layer's blocks.
-
-        Returns:
-            The queries: [num_heads, num_rows, head_dim].
+        `heads`: queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim]. `rotation`:
+        of the rows. `norms`: of the heads. `batch`: whose rows they are. `layer`: which layer's blocks. Returns the
+        queries: [num_heads, num_rows, head_dim].
         """
         num_kv_heads = len(batch.pool.layer(layer).keys)
         num_rotated = heads.shape[1] - num_kv_heads
@@ -178,15 +169,9 @@ class DeviceOps:
     ) -> torch.Tensor:
         """Attend from rows to what their sequences have in the blocks.
 
-        Args:
-            batch: The rows' sequences.
-            segments: Whose rows they are, in order; 1 or more.
-            layer: The layer.
-            query: [num_heads, num_rows, head_dim], rotated.
-            params: How scores become weights.
-
-        Returns:
-            [num_heads, num_rows, head_dim].
+        `batch`: the rows' sequences. `segments`: whose rows they are, in order; 1 or more. `layer`: the layer. `query`:
+        [num_heads, num_rows, head_dim], rotated. `params`: how scores become weights. Returns [num_heads, num_rows,
+        head_dim].
         """
         if isinstance(batch, PackedBatch):
             own = [self._attend_segment(batch, segment, layer, query, params) for segment in segments]
@@ -212,12 +197,9 @@ class DeviceOps:
         """Return the token at which the cumulated probability of each row passes its random number: [num_rows], int64.
 
         Sums run in order of token ids, in float64, as `drawing.draw_tokens` has them on the host: other rounding in the
-        logits moves the draw to a neighbour no more often than it moves the probability.
-
-        Args:
-            logits: [num_rows, vocabulary_size].
-            temperatures: [num_rows], float64; 0: the most probable token.
-            uniforms: [num_rows], float64, in [0, 1).
+        logits moves the draw to a neighbour no more often than it moves the probability. `logits`: [num_rows,
+        vocabulary_size]. `temperatures`: [num_rows], float64; 0: the most probable token. `uniforms`: [num_rows],
+        float64, in [0, 1).
         """
         best = self.most_probable(logits)
         wide = logits.double()

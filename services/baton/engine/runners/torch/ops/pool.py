@@ -34,9 +34,7 @@ class KeysValues(NamedTuple):
 class BlockTable:
     """The blocks of one sequence, in a form that a pool indexes quickly.
 
-    Attributes:
-        ids: The blocks.
-        is_run: Whether they are consecutive, so that their slots need no gathering.
+    `ids`: the blocks. `is_run`: whether they are consecutive, so that their slots need no gathering.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
@@ -53,11 +51,8 @@ class KvPool:
     """K and V of every layer and block.
 
     A layer's keys are one tensor [num_kv_heads, num_blocks, block_tokens, key_head_dim], its values likewise: the
-    positions of a sequence whose blocks are consecutive are a view of it, which attention reads in place.
-
-    Attributes:
-        num_blocks: Blocks, idle ones included.
-        block_tokens: Tokens of one block.
+    positions of a sequence whose blocks are consecutive are a view of it, which attention reads in place. `num_blocks`:
+    blocks, idle ones included. `block_tokens`: tokens of one block.
     """
 
     def __init__(

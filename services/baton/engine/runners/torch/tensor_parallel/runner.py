@@ -47,15 +47,11 @@ def load_parallel_runner(
 ) -> ParallelRunner:
     """Load a model folder over several ranks, this process being the first.
 
-    Args:
-        options: As `load_torch_runner`'s; "cuda" and "cuda:N" name the first of consecutive devices.
-        size: Ranks, 2 or more.
-        on_death: Called with rank and exit status of one that ends by itself, from a thread of its own; with those of
-            the first one when it has not done its part of an order, from the thread that gave it.
-
-    Raises:
-        ConfigurationError: If the folder cannot be served, devices are missing, or heads cannot be shared out evenly.
-        UnavailableError: If a rank ends while it loads.
+    `options`: as `load_torch_runner`'s; "cuda" and "cuda:N" name the first of consecutive devices. `size`: ranks, 2 or
+    more. `on_death`: called with rank and exit status of one that ends by itself, from a thread of its own; with those
+    of the first one when it has not done its part of an order, from the thread that gave it. Raises ConfigurationError
+    if the folder cannot be served, devices are missing, or heads cannot be shared out evenly, UnavailableError if a
+    rank ends while it loads.
     """
     if options.adapters:
         raise ConfigurationError(f"lora {', '.join(options.adapters)}: not together with tensor_parallel {size}")
@@ -143,8 +139,7 @@ class ParallelRunner(Runner):
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
 
-        Raises:
-            ValueError: If the buffers do not have the size of these positions.
+        Raises ValueError if the buffers do not have the size of these positions.
         """
         first, *others = split_heads(kv, len(self.peers) + 1)
         self._local.write_kv(block_table, layer, start, num_tokens, first)  # checks the sizes

@@ -38,12 +38,8 @@ def can_hold(packed: PackedRows) -> bool:
 def blocks_of(words: Array, scales: Array, biases: Array, *, bits: int, is_half: bool) -> Array:
     """Return a packed weight as `numba_kernels.affine` takes it.
 
-    Args:
-        words: [num_outputs, num_inputs * bits / 32], uint32.
-        scales: [num_outputs, num_groups], in elements of 16 bits.
-        biases: Likewise.
-        bits: Of a code, 4 or 8.
-        is_half: Whether scales and biases are float16; else bfloat16.
+    `words`: [num_outputs, num_inputs * bits / 32], uint32. `scales`: [num_outputs, num_groups], in elements of 16 bits.
+    `biases`: likewise. `bits`: of a code, 4 or 8. `is_half`: whether scales and biases are float16; else bfloat16.
     """
     num_outputs, num_groups = scales.shape
     num_blocks = -(-num_outputs // AFFINE_OUTPUTS)
@@ -70,11 +66,9 @@ def _joined(sources: Sequence[PackedRows]) -> Array:
 class AffineLinear(CpuLinear):
     """A product by weights in 4 or 8 bits; rows are float32 or bfloat16.
 
-    Args:
-        like: Of the dtype and the sizes of the weight, [num_outputs, num_inputs]; its elements are not looked at.
-        bias: [num_outputs].
-        sources: The weight, outputs side by side, all of one kind; `can_hold` has accepted them.
-        num_threads: Threads that multiply.
+    `like`: of the dtype and the sizes of the weight, [num_outputs, num_inputs]; its elements are not looked at. `bias`:
+    [num_outputs]. `sources`: the weight, outputs side by side, all of one kind; `can_hold` has accepted them.
+    `num_threads`: threads that multiply.
     """
 
     def __init__(

@@ -35,9 +35,8 @@ def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> to
 def use_huge_pages(memory: Iterable[MemoryRange]) -> int:
     """Have memory that is in use moved to huge pages, as far as the system does so, without a privilege.
 
-    Returns:
-        Bytes of the stretches that are in huge pages as a whole, neighbours on their pages included; 0 where there is
-        too little to be worth it.
+    Returns bytes of the stretches that are in huge pages as a whole, neighbours on their pages included; 0 where there
+    is too little to be worth it.
     """
     ranges = list(memory)
     if sum(each.num_bytes for each in ranges) < MIN_BYTES:

@@ -29,13 +29,9 @@ for a single row is up to 1.8 times slower."""
 class CpuLinear(Linear):
     """A product of which a kernel of Baton's does those of few rows, and a library the others.
 
-    Args:
-        weight: [num_outputs, num_inputs].
-        bias: [num_outputs].
-        max_streamed_rows: Rows up to which the kernel multiplies, where the layout turns out to be one that it knows.
-
-    Attributes:
-        num_streamed_rows: Rows up to which it does; 0: it never does.
+    `weight`: [num_outputs, num_inputs]. `bias`: [num_outputs]. `max_streamed_rows`: rows up to which the kernel
+    multiplies, where the layout turns out to be one that it knows. `num_streamed_rows`: rows up to which it does; 0: it
+    never does.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, max_streamed_rows: int = 0) -> None:
@@ -186,8 +182,7 @@ def _are_panels_of(panels: Array, weight: torch.Tensor) -> bool:
 def transposed(weight: torch.Tensor) -> torch.Tensor:
     """Return a weight [num_outputs, num_inputs] as strips take it: transposed, padded by zeros to whole strips.
 
-    Returns:
-        [num_inputs, num_outputs], contiguous, inputs rounded up to 8 and outputs to 32.
+    Returns [num_inputs, num_outputs], contiguous, inputs rounded up to 8 and outputs to 32.
     """
     num_outputs, num_inputs = weight.shape
     turned = weight.new_zeros(

@@ -19,15 +19,10 @@ def attend_by_kernel(
 ) -> torch.Tensor:
     """Attend causally from every row to the positions of its sequence up to its own.
 
-    Args:
-        query: [num_rows, num_heads, head_dim], rotated; elements of a head adjacent.
-        pool: Keys [num_kv_heads, num_blocks, block_tokens, head_dim] and values of one layer, K and V of the rows
-            themselves written already.
-        queries: Whose rows they are.
-        params: How scores become weights.
-
-    Returns:
-        [num_rows, num_heads, value_head_dim], contiguous.
+    `query`: [num_rows, num_heads, head_dim], rotated; elements of a head adjacent. `pool`: keys [num_kv_heads,
+    num_blocks, block_tokens, head_dim] and values of one layer, K and V of the rows themselves written already.
+    `queries`: whose rows they are. `params`: how scores become weights. Returns [num_rows, num_heads, value_head_dim],
+    contiguous.
     """
     num_rows, num_heads, _ = query.shape
     num_kv_heads, _, _, value_dim = pool.values.shape

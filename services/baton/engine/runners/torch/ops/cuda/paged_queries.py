@@ -48,12 +48,8 @@ def pack_queries(
 ) -> PagedQueries:
     """Return the description of sequences laid end to end.
 
-    Args:
-        tables: Blocks of each; cover the positions before its end.
-        starts: Position of the first query of each.
-        ends: Position after its last query.
-        tiles: Into what the queries are cut.
-        device: Where the tensors are made.
+    `tables`: blocks of each; cover the positions before its end. `starts`: position of the first query of each. `ends`:
+    position after its last query. `tiles`: into what the queries are cut. `device`: where the tensors are made.
     """
     counts = [end - start for start, end in zip(starts, ends, strict=True)]
     cut = [(index, first) for index, count in enumerate(counts) for first in range(0, count, tiles.queries)]
@@ -115,14 +111,8 @@ def tiles_for(dtype: torch.dtype, *, group: int, head_dim: int, max_queries: int
 def num_splits(num_tiles: int, num_kv_heads: int, max_end: int, num_multiprocessors: int) -> int:
     """Return into how many parts the keys of each tile are split: as many as keep all multiprocessors at work.
 
-    Args:
-        num_tiles: Tiles of queries.
-        num_kv_heads: KV heads.
-        max_end: Keys of the longest sequence, or the most that it may have.
-        num_multiprocessors: Those of the device, 1 or more.
-
-    Returns:
-        A power of 2.
+    `num_tiles`: tiles of queries. `num_kv_heads`: KV heads. `max_end`: keys of the longest sequence, or the most that
+    it may have. `num_multiprocessors`: those of the device, 1 or more. Returns a power of 2.
     """
     wanted = 2 * num_multiprocessors // max(1, num_tiles * num_kv_heads)
     useful = max_end // _MIN_SPLIT_KEYS

@@ -125,11 +125,8 @@ def attend_by_torch(
 def causal_mask(first_query: int, num_keys: int, window_tokens: int, device: torch.device) -> torch.Tensor | None:
     """Return which keys each query sees: [num_keys - first_query, num_keys], bool; None: all before its own.
 
-    Args:
-        first_query: Position of the first query, counted from the first key; the last key's is the last.
-        num_keys: Keys.
-        window_tokens: Positions that a query sees, its own included; 0: all.
-        device: Where to.
+    `first_query`: position of the first query, counted from the first key; the last key's is the last. `num_keys`:
+    keys. `window_tokens`: positions that a query sees, its own included; 0: all. `device`: where to.
     """
     if first_query == 0 and (window_tokens == 0 or num_keys <= window_tokens):
         return None

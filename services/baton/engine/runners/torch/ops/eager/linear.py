@@ -19,11 +19,8 @@ Projection = Callable[[torch.Tensor], torch.Tensor]
 class Linear(ABC):
     """y = x W^T + b, the weight in the layout of what multiplies by it.
 
-    `weight` is [num_outputs, num_inputs], `bias` [num_outputs].
-
-    Attributes:
-        dtype: Of the weight as it was given.
-        num_outputs: Outputs of all projections.
+    `weight` is [num_outputs, num_inputs], `bias` [num_outputs]. `dtype`: of the weight as it was given. `num_outputs`:
+    outputs of all projections.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

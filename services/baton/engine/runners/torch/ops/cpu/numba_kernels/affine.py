@@ -195,11 +195,8 @@ _multiply_one, _multiply_four = group_product(1), group_product(4)
 def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any) -> None:
     """Write rows times the transposed packed weight, plus the bias; sums are float32.
 
-    Args:
-        rows: [num_rows, num_inputs].
-        weight: Packed; its outputs are padded to whole blocks.
-        bias: [num_outputs], of the kind of the rows; or empty.
-        output: [num_rows, num_outputs].
+    `rows`: [num_rows, num_inputs]. `weight`: packed; its outputs are padded to whole blocks. `bias`: [num_outputs], of
+    the kind of the rows; or empty. `output`: [num_rows, num_outputs].
     """
     num_rows, num_inputs = rows.shape
     num_groups = weight.shape[1]

@@ -252,13 +252,9 @@ def _lay_out(keys: Any, values: Any, turned: Any, padded: Any) -> None:
 def _attend_tile(rows: Any, keys: Any, values: Any, span: Any, state: Any) -> None:
     """Attend from the queries of a tile, `rows`; `span` says at which positions they are, how many, and what they see.
 
-    Args:
-        rows: [_QUERIES, head_dim], scaled.
-        keys: Panels, as `_lay_out` writes them.
-        values: [num_keys, padded head_dim].
-        span: Position of the first query, queries, window.
-        state: Scores [_QUERIES, _KEYS]; and of each query the sum of values by their weights, the highest score, and
-            the sum of weights.
+    `rows`: [_QUERIES, head_dim], scaled. `keys`: panels, as `_lay_out` writes them. `values`: [num_keys, padded
+    head_dim]. `span`: position of the first query, queries, window. `state`: scores [_QUERIES, _KEYS]; and of each
+    query the sum of values by their weights, the highest score, and the sum of weights.
     """
     start, num_queries, window_tokens = span
     scores, sums, highest, totals = state

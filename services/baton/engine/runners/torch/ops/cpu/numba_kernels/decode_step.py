@@ -34,13 +34,10 @@ _one_row_of_strip, _two_rows_of_strip, _four_rows_of_strip = strip_product(1), s
 def multiply(rows: Any, weight: Any, bias: Any, output: Any) -> None:
     """Write rows times the transposed weight, plus the bias; sums are float32.
 
-    Args:
-        rows: [num_rows, num_inputs].
-        weight: In panels of 64 outputs, [num_panels, num_inputs, 64] float32, or [num_panels, num_inputs / 2, 64]
-            uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32, or uint16 of bfloat16.
-            Outputs and inputs are padded by zeros. Or in few bits, as `affine` has them.
-        bias: [num_outputs], of the kind of the rows; or empty.
-        output: [num_rows, num_outputs].
+    `rows`: [num_rows, num_inputs]. `weight`: in panels of 64 outputs, [num_panels, num_inputs, 64] float32, or
+    [num_panels, num_inputs / 2, 64] uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32, or
+    uint16 of bfloat16. Outputs and inputs are padded by zeros. Or in few bits, as `affine` has them. `bias`:
+    [num_outputs], of the kind of the rows; or empty. `output`: [num_rows, num_outputs].
     """
     if weight.ndim > 3:
         multiply_affine(rows, weight, bias, output)
