@@ -25,6 +25,8 @@ NOW = Tool("now", {"type": "object"})
         ("assistant<think>", "", "think"),
         ("<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony"),
         ("<|python_tag|>", "llama_json", ""),
+        ("<minimax:tool_call> ]~b]ai\n<think>\n", "minimax", "think"),
+        ("<|tool_call>call: <|channel>thought\\n<channel|>", "gemma", "gemma"),
         ("<|python_start|>", "pythonic", ""),
         ("<|im_start|>", "", ""),
         ("", "", ""),

@@ -16,6 +16,7 @@ from baton.text.reasoning_parser import (
 )
 from baton.text.tokenizer import Tokenizer
 from baton.text.tool_calls.deepseek import DeepSeekParser, KimiParser
+from baton.text.tool_calls.gemma import GemmaParser
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.harmony import HarmonyParser
 from baton.text.tool_calls.json_calls import HermesParser
@@ -24,7 +25,7 @@ from baton.text.tool_calls.mistral import MistralParser
 from baton.text.tool_calls.notation import notation_of
 from baton.text.tool_calls.parser import ToolParser
 from baton.text.tool_calls.pythonic import PythonicParser
-from baton.text.tool_calls.qwen_coder import GlmParser, QwenCoderParser
+from baton.text.tool_calls.qwen_coder import GlmParser, MiniMaxParser, QwenCoderParser
 from baton.text.tools import Tool
 
 NONE = "none"
@@ -34,11 +35,13 @@ AUTO = "auto"
 
 TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
     "deepseek": DeepSeekParser,
+    "gemma": GemmaParser,
     "glm": GlmParser,
     "harmony": HarmonyParser,
     "hermes": HermesParser,
     "kimi": KimiParser,
     "llama_json": LlamaJsonParser,
+    "minimax": MiniMaxParser,
     "mistral": MistralParser,
     "pythonic": PythonicParser,
     "qwen_coder": QwenCoderParser,
@@ -46,6 +49,7 @@ TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
 """Parsers of tool calls by the name of their format."""
 
 REASONING_MARKERS: Mapping[str, ReasoningMarkers] = {
+    "gemma": ReasoningMarkers("<|channel>thought\n", "<channel|>"),
     "harmony": ReasoningMarkers("<|channel|>analysis<|message|>", "<|end|>"),
     "mistral": ReasoningMarkers("[THINK]", "[/THINK]"),
     "think": ReasoningMarkers("<think>", "</think>"),
@@ -54,6 +58,7 @@ REASONING_MARKERS: Mapping[str, ReasoningMarkers] = {
 
 _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
     "deepseek": tuple(f"<｜tool▁{name}｜>" for name in ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")),
+    "gemma": ("<|tool_call>", "<tool_call|>", '<|"|>'),
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),
     "glm": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     "hermes": ("<tool_call>", "</tool_call>"),
@@ -62,6 +67,7 @@ _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
         *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     ),
     "llama_json": ("<|python_tag|>",),
+    "minimax": ("<minimax:tool_call>", "</minimax:tool_call>"),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "pythonic": ("<|python_start|>", "<|python_end|>"),
     "qwen_coder": ("<tool_call>", "</tool_call>"),
@@ -69,6 +75,8 @@ _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
 
 _TOOL_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("harmony", ("<|channel|>", "<|start|>")),
+    ("gemma", ("<|tool_call>",)),
+    ("minimax", ("<minimax:tool_call>",)),
     ("deepseek", ("<｜tool▁calls▁begin｜>",)),
     ("kimi", ("<|tool_calls_section_begin|>",)),
     ("glm", ("<tool_call>", "<arg_key>")),
@@ -84,6 +92,7 @@ _TOOL_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
 
 _REASONING_SIGNS: Sequence[tuple[str, str]] = (
     ("harmony", "<|channel|>analysis<|message|>"),
+    ("gemma", "<|channel>"),
     ("mistral", "[THINK]"),
     ("think", "</think>"),
     ("think", "<think>"),
@@ -127,7 +136,8 @@ class OutputFormat:
         names = _MARKERS_THAT_MAY_BE_TOKENS.get(self.tool_format, ()) if has_tools else ()
         if self.reasoning_format == "harmony":
             return tuple(dict.fromkeys((*names, *_MARKERS_THAT_MAY_BE_TOKENS["harmony"])))
-        return (*names, *REASONING_MARKERS.get(self.reasoning_format, ()))
+        opens = ("<|channel>",) if self.reasoning_format == "gemma" else ()  # its marker is several tokens
+        return (*names, *opens, *REASONING_MARKERS.get(self.reasoning_format, ()))
 
 
 def detect_output_format(template: str, *, tool_format: str = AUTO, reasoning_format: str = AUTO) -> OutputFormat:

@@ -125,8 +125,11 @@ def kept() -> Iterator[dict[str, dict[str, str]]]:
     rows = {
         line.split(" | ")[0].removeprefix("| "): line for line in _RESULTS.read_text().splitlines() if " | " in line
     }
+    columns = (*CONDITIONS, "logits")
     for name, cells in shown.items():
-        rows[name] = f"| {name} | " + " | ".join(cells.get(key, "") for key in (*CONDITIONS, "logits")) + " |"
+        before = [cell.strip() for cell in rows.get(name, "").split("|")[2:-1]] or [""] * len(columns)
+        told = [cells.get(column, cell) for column, cell in zip(columns, before, strict=True)]
+        rows[name] = f"| {name} | {' | '.join(told)} |"
     names = [str(setting) for setting in SETTINGS]
     _RESULTS.write_text(_HEAD + "".join(f"{rows[name]}\n" for name in names if name in rows))
 

@@ -97,6 +97,28 @@ CALLS = [
         + "<|tool_calls_section_end|>",
         [Content("I ask."), *_TWO],
     ),
+    Recording(
+        "minimax",
+        'Hm.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo "é"</parameter>\n'
+        '<parameter name="days">2</parameter>\n<parameter name="tags">["a", "b"]</parameter>\n</invoke>\n'
+        '<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        [
+            Content("Hm."),
+            *call(0, "get_weather", '{"city": "Oslo \\"é\\"", "days": 2, "tags": ["a", "b"]}'),
+            *call(1, "now", "{}"),
+        ],
+    ),
+    Recording(
+        "gemma",
+        'I ask.<|tool_call>call:get_weather{city:<|"|>Oslo "é" }{<|"|>,tags:[<|"|>a<|"|>,<|"|>b: c<|"|>]}<tool_call|>'
+        "<|tool_call>call:now{}<tool_call|>",
+        [
+            Content("I ask."),
+            *call(0, "get_weather", '{"city": "Oslo \\"é\\" }{", "tags": ["a", "b: c"]}'),
+            *call(1, "now", "{}"),
+        ],
+    ),
+    Recording("gemma", f"<|tool_call>call:get_weather{_PARIS}<tool_call|>", _ONE_PARIS),
     Recording("llama_json", f'{{"name": "get_weather", "parameters": {_PARIS}}}', _ONE_PARIS),
     Recording(
         "llama_json",
@@ -169,6 +191,9 @@ LOOKALIKES = [
     Recording(tool_format, text, [Content(text)])
     for tool_format, text in (
         ("qwen_coder", "<tool_call>\n<fun"),
+        ("minimax", "<minimax:tool_call>\n<invoke nam"),
+        ("gemma", "<|tool_call>call:now{a"),
+        ("gemma", "<|tool_call>call:now[]<tool_call|> x"),
         ("qwen_coder", "<function=a\nb>"),
         ("qwen_coder", "if a <function: pass"),
         ("glm", "<tool_call>a b"),

@@ -54,6 +54,7 @@ _DEEPSEEK_PLAIN = CallNotation(
     trigger="<｜tool▁calls▁begin｜>",
 )
 _NOTATIONS: Mapping[str, CallNotation] = {
+    "gemma": CallNotation("<|tool_call>call:NAME", "<tool_call|>", trigger="<|tool_call>"),
     "harmony": CallNotation("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", is_single=True),
     "hermes": _HERMES,
     "kimi": CallNotation(
@@ -63,6 +64,15 @@ _NOTATIONS: Mapping[str, CallNotation] = {
         "<|tool_calls_section_end|>",
         trigger="<|tool_calls_section_begin|>",
         is_single=True,
+    ),
+    "minimax": CallNotation(
+        '<invoke name="NAME">\n',
+        "</invoke>\n",
+        "<minimax:tool_call>\n",
+        "</minimax:tool_call>",
+        trigger="<minimax:tool_call>",
+        arguments="tags",
+        tags=('<parameter name="KEY">', "</parameter>\n"),
     ),
     "llama_json": CallNotation('{"name": "NAME", "parameters": ', "}", separator="; "),
     "pythonic": CallNotation("NAME(", ")", "[", "]", separator=", ", arguments="keywords"),

@@ -2,6 +2,7 @@
 
 Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
 GLM 4.5 to 4.7: `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>`.
+MiniMax M2: `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">value</parameter></invoke>` and its end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from baton.text.markers import find_marker, length_before_partial_marker
 from baton.text.tool_calls.parser import MarkedParser, State
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
-_FUNCTION = "<function="
 _LONGEST_NAME = 160
 """Characters after which what is held is no name."""
 
@@ -25,16 +25,16 @@ class QwenCoderParser(MarkedParser):
     A value's type is that of the tool's schema; one without a type, or that does not parse, is a string.
     """
 
-    MARKERS: tuple[str, ...] = (_CALL, _FUNCTION)
-    PARAMETER, FUNCTION_END = "<parameter=", "</function>"
+    MARKERS: tuple[str, ...] = (_CALL, "<function=")
+    FUNCTION, PARAMETER, FUNCTION_END = "<function=", "<parameter=", "</function>"
     NAME = KEY = re.compile(r"([^<>\n]{1,128})>\n?")
     VALUE_ENDS: tuple[str, ...] = ("\n</parameter>", "</parameter>")
 
     def _after_marker(self, marker: str) -> State:
-        return self._read_name if marker == _FUNCTION else self._read_function
+        return self._read_name if marker == self.FUNCTION else self._read_function
 
     def _read_function(self) -> State | None:
-        follows = self._expect(_FUNCTION)
+        follows = self._expect(self.FUNCTION)
         if follows:
             self._opening += follows
             return self._read_name
@@ -127,6 +127,23 @@ class GlmParser(QwenCoderParser):
 
     def _after_function(self) -> State:
         return self._read_text
+
+
+class MiniMaxParser(QwenCoderParser):
+    """Reads several calls between one pair of markers; values stand in their tags as they are."""
+
+    MARKERS = ("<minimax:tool_call>",)
+    FUNCTION, PARAMETER, FUNCTION_END = "<invoke name=", "<parameter name=", "</invoke>"
+    NAME = KEY = re.compile(r"[\"']?([^<>\"'\n]{1,128})[\"']?>")
+    VALUE_ENDS = ("</parameter>",)
+
+    def _after_function(self) -> State | None:
+        begins = self._expect(self.FUNCTION)
+        if begins:
+            self._opening = begins
+            return self._read_name
+        ends = self._expect("</minimax:tool_call>")
+        return None if begins is None or ends is None else self._read_text
 
 
 def _types(schema: Mapping[str, object], key: str) -> set[str]:
