@@ -259,6 +259,8 @@ class _Downward:
         if frame.kind != DATA:
             self._release(frame.stream_id)
             self._writer.write(frame.encode())
+            if frame.flags & END_STREAM:
+                self._forget(frame.stream_id)
             return
         messages = self._readers.setdefault(frame.stream_id, MessageReader())
         for message in messages.feed(frame.payload):
@@ -273,6 +275,12 @@ class _Downward:
                 await self._damage(fault, frame.stream_id, message)
         if frame.flags & END_STREAM:
             self._writer.write(Frame(DATA, END_STREAM, frame.stream_id, b"").encode())
+            self._forget(frame.stream_id)
+
+    def _forget(self, stream_id: int) -> None:
+        """Drop what is kept of a stream: a connection may carry thousands."""
+        for kept in (self._readers, self._messages, self._due):
+            kept.pop(stream_id, None)
 
     def _release(self, stream_id: int) -> None:
         """Send the message that was to come after the next one."""
