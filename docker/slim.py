@@ -1,7 +1,4 @@
-"""Removes from a virtual environment what no service of Baton loads; run while an image is built.
-
-python slim.py VENV prints megabytes before and after.
-"""
+"""Removes from a virtual environment what Baton does not load, for images: `python slim.py VENV` prints megabytes."""
 
 import shutil
 import subprocess

@@ -1,7 +1,4 @@
-"""What is known of one request after it, and the numbers of a run that follow from these raw samples.
-
-METHODOLOGY.md defines each number before it is printed.
-"""
+"""What is known of a request after it, and a run's numbers from these samples; METHODOLOGY.md defines each."""
 
 from __future__ import annotations
 
@@ -182,9 +179,8 @@ def distribution(values: Iterable[float]) -> Distribution | None:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile by linear interpolation between the two nearest ranks.
 
-    `ordered` has 1 value or more, ascending; `percent` is 0 to 100.
-
-    Source: R. Hyndman and Y. Fan, "Sample quantiles in statistical packages", 1996, definition 7.
+    `ordered` has 1 value or more, ascending; `percent` is 0 to 100. Source: R. Hyndman and Y. Fan, "Sample quantiles in
+    statistical packages", 1996, definition 7.
     """
     rank = (len(ordered) - 1) * percent / 100
     below = int(rank)

@@ -18,11 +18,8 @@ def waits(arrival_seconds: Sequence[float], service_seconds: float) -> list[floa
     """Return each request's wait in order of arrival, if every one takes equally long.
 
     The recursion over the arrivals that were: a request waits for what the one before it still has to wait and to be
-    computed. Mean over many Poisson arrivals: `mean_wait_seconds`.
-
-    Arrivals ascend; `service_seconds`, of each, is above 0.
-
-    Source: D. V. Lindley, "The theory of queues with a single server", 1952.
+    computed. Mean over many Poisson arrivals: `mean_wait_seconds`. Arrivals ascend; `service_seconds`, of each, is
+    above 0. Source: D. V. Lindley, "The theory of queues with a single server", 1952.
     """
     found = [0.0] if arrival_seconds else []
     for before, now in pairwise(arrival_seconds):

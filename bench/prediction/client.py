@@ -130,10 +130,7 @@ class PredictionClient:
 
 
 def block_hashes(model_revision_digest: str, block_tokens: int, token_ids: Sequence[int]) -> bytes:
-    """Return the chained hashes of a prompt's full blocks, 16 bytes each, as gateways compute them.
-
-    Source: kv/hashing.py; one that differed would find nothing cached.
-    """
+    """Return the chained hashes of a prompt's full blocks, 16 bytes each, as gateways do (kv/hashing.py)."""
     text = f"baton/kv/1\0{model_revision_digest}\0{block_tokens}\0"
     parent, joined = blake2b(text.encode(), digest_size=16).digest(), bytearray()
     for start in range(0, len(token_ids) // block_tokens * block_tokens, block_tokens):

@@ -139,9 +139,8 @@ def measured_of(
     """Return the times of a summary, and those that the client saw.
 
     The first token of a remote prefill comes ahead of its KV, so what lies between the first two messages is no step:
-    decoding began one mean step per token before the second message came.
-
-    `arrivals` has 1 message with tokens or more, in order.
+    decoding began one mean step per token before the second message came. `arrivals` has 1 message with tokens or more,
+    in order.
     """
     first, last = arrivals[0], arrivals[-1]
     start, step = first.seconds - called, 0.0

@@ -38,10 +38,7 @@ def unsleeping_clock() -> float:
 
 
 class SleepWatch:
-    """Tells of each sleep, and of each time that this process was stopped, once it is over.
-
-    `on_wake` is told for how many seconds.
-    """
+    """Tells `on_wake` how many seconds a sleep, or a stop of this process, has lasted, once it is over."""
 
     def __init__(
         self,

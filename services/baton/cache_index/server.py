@@ -1,7 +1,4 @@
-"""The cache index as a process, and CacheIndexService: each node's stream into the index, and look-ups.
-
-A stream begins with a snapshot; numbered events follow.
-"""
+"""The cache index as a process: each node's stream, a snapshot then numbered events, and look-ups."""
 
 from __future__ import annotations
 

@@ -173,31 +173,20 @@ def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
 
 
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
-    """Return the time to compute positions [cached_tokens, num_prompt_tokens) of a prompt.
-
-    However few they are, the weights are read once.
-
-    Source: docs/placement.md.
-    """
+    """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt (docs/placement.md)."""
     computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
     return max(computing + profile.prefill_overhead_seconds, shape.weight_bytes / profile.decode_bytes_per_second)
 
 
 def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: float, context_tokens: float) -> float:
-    """Return the time of one decode step of `batch_size` sequences with a mean context of `context_tokens`.
-
-    Source: docs/placement.md; the roofline over weights and KV.
-    """
+    """Return a decode step's time, by batch and mean context: a roofline of weights and KV (docs/placement.md)."""
     memory_seconds = shape.step_bytes(batch_size, context_tokens) / profile.decode_bytes_per_second
     compute_seconds = shape.step_flop(batch_size, context_tokens) / profile.decode_flops
     return max(memory_seconds, compute_seconds) + profile.step_overhead_seconds
 
 
 def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens: int, num_waiting: int) -> float:
-    """Return the time to compute `num_pending_tokens` prompt tokens of `num_waiting` requests that came first.
-
-    Attention is counted as if they were equally long.
-    """
+    """Return the time for `num_pending_tokens` of `num_waiting` earlier prompts, as if they were equally long."""
     if num_pending_tokens <= 0:
         return 0.0
     num_requests = max(1, num_waiting)
@@ -219,12 +208,9 @@ def transfer_seconds(num_bytes: float, bytes_per_second: float, *, latency_secon
 def pipeline_seconds(num_groups: int, compute_seconds: float, send_seconds: float) -> float:
     """Return the time until the last group of layers has arrived, where each is sent while the next is computed.
 
-    With per-group c and s: c + (G - 1) · max(c, s) + s. Handing K and V over before the layer's attention and MLP
-    hides more than that, so it is an upper bound.
-
-    Both times are of all groups, of which there is 1 or more.
-
-    Source: docs/placement.md, measured within 1 % on shaped 1, 5 and 10 Gb/s links.
+    With per-group c and s: c + (G - 1) · max(c, s) + s. Handing K and V over before the layer's attention and MLP hides
+    more than that, so it is an upper bound. Both times are of all groups, of which there is 1 or more. Source:
+    docs/placement.md, measured within 1 % on shaped 1, 5 and 10 Gb/s links.
     """
     compute, send = compute_seconds / num_groups, send_seconds / num_groups
     return compute + (num_groups - 1) * max(compute, send) + send
@@ -296,9 +282,8 @@ def aged_queue(
     """Return what is left now of a queue that was reported some time ago.
 
     The node is taken to have computed all the while: what it listed, as it deals passes out, then what was placed
-    since, each from its own coming on.
-
-    `listed` are seconds in order of turns; `placed` has been placed and not been listed, oldest first.
+    since, each from its own coming on. `listed` are seconds in order of turns; `placed` has been placed and not been
+    listed, oldest first.
     """
     left = list(listed)
     by_size_seconds = SHORT_SHARE * listed_age_seconds
@@ -324,10 +309,7 @@ class QueuedWork(NamedTuple):
     """Time of a full pass; 0: not known."""
 
     def at(self, now_seconds: float, pace: float = 1.0) -> PromptQueue:
-        """Return what is left at a moment.
-
-        `pace` is the part of its device's time that it has for prompts, above 0 to 1.
-        """
+        """Return what is left at a moment. `pace`, above 0 to 1, is the part of its device's time for prompts."""
         if not (self.listed or self.placed):
             return EMPTY_QUEUE
         placed = [PlacedPrompt(seconds, (now_seconds - placed_at) * pace) for seconds, placed_at in self.placed]

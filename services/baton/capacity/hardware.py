@@ -65,9 +65,8 @@ class StepSpan(NamedTuple):
 def step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
     """Return what one step over `spans`, prefills and decodes together, takes: arithmetic or memory, the larger.
 
-    Each at its effective rate, seconds; nothing takes no time.
-
-    Source: Williams et al. 2009, Roofline; operation counts as in `ModelShape`.
+    Each at its effective rate, seconds; nothing takes no time. Source: Williams et al. 2009, Roofline; operation counts
+    as in `ModelShape`.
     """
     if not spans:
         return 0.0

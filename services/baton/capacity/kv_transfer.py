@@ -2,9 +2,8 @@
 
 A frame is a group of layers of the positions of one pass. Loss is the mean Kullback-Leibler divergence, in nats, of the
 next token's distribution after a context whose K or V went through a format, from that after the untouched context.
-Losses of K and V are added up.
-
-Streams that share a network card, a link or the way into a device's memory slow each other down (`slowdown`).
+Losses of K and V are added up. Streams that share a network card, a link or the way into a device's memory slow each
+other down (`slowdown`).
 """
 
 from __future__ import annotations
@@ -355,10 +354,7 @@ def slowdown(
 
 
 def least_rate(
-    num_bytes: float,
-    begin_seconds: float,
-    compute_seconds: float,
-    resources: Iterable[tuple[float, Sequence[Stream]]],
+    num_bytes: float, begin_seconds: float, compute_seconds: float, resources: Iterable[tuple[float, Sequence[Stream]]]
 ) -> float:
     """Return the rate of a stream over several resources at once: of the one that leaves it least.
 

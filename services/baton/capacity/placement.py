@@ -130,12 +130,10 @@ class Decision:
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
     """Estimate every candidate, or every pinned one, and choose. O(decode nodes * prefill nodes).
 
-    A node that can do both never prefills remotely for itself: it computes its prompt as its local candidate.
-    A decode node that lacks a prefix which others have is a candidate besides with whoever brings it soonest.
-    A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
-    Of those that are as good as the best of their kind, the plainest is chosen.
-
-    Source: docs/placement.md.
+    A node that can do both never prefills remotely for itself: it computes its prompt as its local candidate. A decode
+    node that lacks a prefix which others have is a candidate besides with whoever brings it soonest. A policy other
+    than "cheapest" moves the candidates of its kind before the others, where they are feasible at all. Of those that
+    are as good as the best of their kind, the plainest is chosen. Source: docs/placement.md.
     """
     decoders = [node for node in snapshot.nodes if node.can_decode]
     prefillers = [node for node in snapshot.nodes if node.can_prefill]

@@ -20,10 +20,7 @@ from baton.capacity.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The prefix of a prompt that one node has cached.
-
-    Interval table: [0, device_tokens) on the device; [device_tokens, num_tokens) is brought back there.
-    """
+    """A cached prefix on one node: [0, device_tokens) on the device; [device_tokens, num_tokens) to bring back."""
 
     device_tokens: int
     """Tokens whose KV a pass can read as it is."""

@@ -61,10 +61,8 @@ def fit_profile(
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     """Fit seconds = overhead + work / rate to (work, seconds) points by the median of pairwise slopes.
 
-    Timings that do not grow with work (noise, or too little work to see it) give the greatest rate that was seen:
-    the true one is at least that.
-
-    Source: Theil 1950, Sen 1968 (median of pairwise slopes; breaks down at 29 % outliers).
+    Timings that do not grow with work (noise, or too little work to see it) give the greatest rate that was seen: the
+    true one is at least that. Source: Theil 1950, Sen 1968 (median of pairwise slopes; breaks down at 29 % outliers).
     """
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])

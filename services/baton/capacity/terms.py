@@ -342,10 +342,7 @@ class LinkRates(NamedTuple):
 
 
 def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
-    """Return what other streams leave of a link.
-
-    Links share a card evenly, and all others count as one: what is on them comes and goes.
-    """
+    """Return what other streams, which come and go and so count as one, leave of a link, evenly shared."""
     rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
     if not (sending or receiving):
         return LinkRates(rate, rate)

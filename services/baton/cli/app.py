@@ -33,10 +33,7 @@ _JOINING = ("invite", "join", "leave")
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """Return the command line with the command that the arguments name, or with all where they name none.
-
-    Importing them all takes longer than a router needs to start.
-    """
+    """Return the command line with the command that the arguments name, or with all, which take longer to import."""
     return make_app([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
 
 

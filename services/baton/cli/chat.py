@@ -146,10 +146,7 @@ def command(
 
 
 def show(console: Console, pieces: Iterator[StreamPiece], *, began_seconds: float) -> Answer:
-    """Print an answer while it arrives, then what it cost; return it.
-
-    `began_seconds` is `time.monotonic` when it was asked for.
-    """
+    """Print an answer, asked for at `began_seconds` (`time.monotonic`), as it arrives, then its cost; return it."""
     answer = Answer(began_seconds)
     for piece in pieces:
         answer.add(piece, time.monotonic())

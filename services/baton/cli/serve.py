@@ -108,10 +108,7 @@ def load_service(role: str) -> Service:
 
 
 def run_service(role: str, service: Service, settings: BaseSettings, level: str) -> None:
-    """Run a service until it is told to stop; telemetry begins before and ends after it.
-
-    The settings' `log_level`, if they have one, wins over `level`, one of LEVELS.
-    """
+    """Run a service, with its telemetry, until told to stop; the settings' `log_level` wins over `level`."""
     die_with_parent()
     exit_on_startup_signal()
     if role in _ENGINE_ROLES:

@@ -108,10 +108,7 @@ class DecodeGenerator:
 
 
 class Generation:
-    """The state of one request while it runs.
-
-    Invariant: once it has told its sink the end, or has been closed, it tells nothing and no task of it goes on.
-    """
+    """A running request's state. After it has told its sink the end, or was closed, nothing of it goes on."""
 
     def __init__(
         self,

@@ -40,10 +40,9 @@ class PeerSet:
     """Channels to the nodes that the router has named; no other node can be called.
 
     Links from prefill nodes are measured as soon as they appear; those from others that decode, of which there may be
-    many, one after the other.
-
-    A link is measured with `probe_bytes`, 0: not at all; prefill nodes of this host may write into memory of `lender`,
-    which `run` starts and closes. When a node leaves the router's list its streams get `linger_seconds`.
+    many, one after the other. A link is measured with `probe_bytes`, 0: not at all; prefill nodes of this host may
+    write into memory of `lender`, which `run` starts and closes. When a node leaves the router's list its streams get
+    `linger_seconds`.
     """
 
     def __init__(

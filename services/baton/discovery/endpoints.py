@@ -96,10 +96,7 @@ class Event(NamedTuple):
 
 
 class EndpointState:
-    """The slices of one Service.
-
-    Invariant: `addresses` is the union over the slices, and `resource_version` that of the last thing applied.
-    """
+    """A Service's slices: `addresses` is the union, `resource_version` that of the last thing applied."""
 
     def __init__(self) -> None:
         self.resource_version = ""

@@ -138,10 +138,7 @@ class Engine:
         self._commands.put(lambda: self._submit(request, listener, submitted))
 
     def abort(self, request: EngineRequest) -> None:
-        """Drop a request and everything it holds, without an event.
-
-        One that has ended or was refused is ignored, also where another one lives under its id.
-        """
+        """Drop a request and all it holds, without an event; one that has ended, or was refused, is ignored."""
         self._commands.put(lambda: self._abort(request))
 
     def write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool = False) -> None:
@@ -232,10 +229,7 @@ class Engine:
                 self._disk.close()
 
     def _take_commands(self) -> bool:
-        """Execute what has been asked. Wait for it if the last pass was empty: only a command can change that.
-
-        Returns False to stop.
-        """
+        """Execute what has been asked, waiting for it if the last pass was empty. Returns False to stop."""
         must_wait, began = not self._is_stepping, self._clock()
         while True:
             rest_seconds = self._rest() if must_wait else self._pipeline.rest_seconds

@@ -53,10 +53,9 @@ class StepCost:
     def affordable_tokens(self, work: StepWork, target_seconds: float, context_tokens: int) -> float:
         """Return the positions of a prompt that a pass can take besides, lest it take longer than it should.
 
-        Solves prompt_seconds(context, context + n) = target - seconds(work) for n.
-
-        `work` is what it computes anyway, and `context_tokens` of the prompt are computed already. Returns
-        `MIN_PROMPT_TOKENS` or more; infinity where positions cost nothing.
+        Solves prompt_seconds(context, context + n) = target - seconds(work) for n. `work` is what it computes anyway,
+        and `context_tokens` of the prompt are computed already. Returns `MIN_PROMPT_TOKENS` or more; infinity where
+        positions cost nothing.
         """
         left_seconds = max(0.0, target_seconds - self.seconds(work))
         linear = self.token_seconds + self.pair_seconds * context_tokens

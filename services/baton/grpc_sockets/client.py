@@ -48,10 +48,7 @@ C = TypeVar("C", bound=RunningCall)
 
 
 class ClientCalls(Connection, Generic[C]):
-    """The calls of a client, by stream.
-
-    Invariant: a call is in `_calls` from its beginning until it has ended; each has ended once the connection has.
-    """
+    """The calls of a client by stream, each in `_calls` from its beginning to its end; the connection's ends all."""
 
     def __init__(self, limits: Limits, timing: Timing, windows: PeerWindows) -> None:
         super().__init__(limits, timing, windows)

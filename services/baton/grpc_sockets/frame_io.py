@@ -37,7 +37,6 @@ class FrameReader:
     """Reads one connection, in one thread.
 
     Two system calls per large frame: one brings its header and its first bytes, which are copied, the other the rest.
-
     `on_silence` is called when nothing has come for the socket's receive timeout; it raises to give up.
     """
 

@@ -222,10 +222,7 @@ class FrameChecker:
 
 
 class FrameParser:
-    """Cuts frames out of the bytes of a connection, as they come.
-
-    Frames are at most `DEFAULT_FRAME_BYTES` long, as the peer was told by saying nothing else.
-    """
+    """Cuts a connection's bytes into frames, of `DEFAULT_FRAME_BYTES` at most, as the peer knows untold."""
 
     def __init__(self, limits: Limits) -> None:
         self._checker = FrameChecker(limits)

@@ -145,10 +145,7 @@ def _checked(status: Status) -> None:
 
 
 class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
-    """One connection to a server, made by `connect`.
-
-    What a window or the socket does not let through waits in its call; other calls pass it.
-    """
+    """One connection to a server, by `connect`. What cannot be sent waits in its call; others pass it."""
 
     def __init__(self, limits: Limits, timing: Timing) -> None:
         super().__init__(limits, timing, PeerWindows())

@@ -1,7 +1,4 @@
-"""A call as the side that serves it sees it.
-
-The serving side of one connection: requests are collected, each call is served in a thread of its own.
-"""
+"""The serving side of a connection: requests are collected, each call is served in a thread of its own."""
 
 from __future__ import annotations
 
@@ -133,10 +130,7 @@ _SMALL_BYTES = 64
 
 
 class ServerConnection(ThreadConnection):
-    """One caller's connection.
-
-    `peer_names` are common names of the caller's certificate; None: the connection has no TLS.
-    """
+    """One caller's connection. `peer_names` are common names of the caller's certificate; None: without TLS."""
 
     def __init__(
         self,

@@ -39,10 +39,8 @@ class DiskBlockStore:
 
     A thread of its own writes and reads; all methods may be called from any thread, and only `start`, `close` and
     `wait_for_room` wait. A file that is torn or flipped is dropped and counted. When the disk takes no more, the store
-    is off: it holds nothing and takes nothing.
-
-    Invariants, kept by the thread: files that are counted in the index take no more than `max_bytes`; a hash that was
-    forgotten is not in the index, even if it was being written.
+    is off: it holds nothing and takes nothing. Invariants, kept by the thread: files that are counted in the index take
+    no more than `max_bytes`; a hash that was forgotten is not in the index, even if it was being written.
 
     `folder` is of one process at a time; files of other caches are kept as long as there is room, and not read.
     """

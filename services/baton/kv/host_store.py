@@ -17,12 +17,9 @@ class HostBlockStore(Generic[Contents]):
     """Keeps contents by the hash of their block, the least recently used go first.
 
     A hash names the tokens of a block and all before it, so contents serve any sequence with these tokens. Contents may
-    be gone at any time.
-
-    Invariant: there are never more than `max_blocks`.
-
-    `block_bytes` is the memory that the contents of a block take; 0: nothing is kept. `num_blocks`: blocks that are
-    here. `changes`: what has come, and what has gone.
+    be gone at any time. Invariant: there are never more than `max_blocks`. `block_bytes` is the memory that the
+    contents of a block take; 0: nothing is kept. `num_blocks`: blocks that are here. `changes`: what has come, and what
+    has gone.
     """
 
     def __init__(self, max_bytes: int, block_bytes: int) -> None:

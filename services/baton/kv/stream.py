@@ -1,9 +1,8 @@
 """A KV stream: its frames, in which order they come, and how far a prompt's KV has come, layer by layer.
 
 Frames are packed from a cache's own number format into the stream's, and back. They are received into memory that is
-used again and again, because fresh memory costs a page fault per 4 KiB.
-
-On either side of a stream its ledger checks frames: they are numbered, checksummed, and tile the promised positions.
+used again and again, because fresh memory costs a page fault per 4 KiB. On either side of a stream its ledger checks
+frames: they are numbered, checksummed, and tile the promised positions.
 """
 
 from __future__ import annotations
@@ -85,10 +84,7 @@ def frame_groups(layout: KvLayout, layers_per_frame: int) -> Sequence[range]:
 
 @dataclass(frozen=True, slots=True)
 class KvProgress:
-    """Positions whose KV is there.
-
-    Interval table: layer `l` has [0, next_tokens[l]) and lacks [next_tokens[l], num_tokens).
-    """
+    """Positions whose KV is there: layer `l` has [0, next_tokens[l]) and lacks [next_tokens[l], num_tokens)."""
 
     next_tokens: tuple[int, ...]
     """First position that each layer lacks."""
@@ -254,9 +250,8 @@ class StreamLedger:
     """Keeps account of one stream, on either side: frames are numbered, checksummed, and tile the promised positions.
 
     Invariant: layer `l` has the positions [its begin, _next_token[l]) exactly once. `enter` refuses any frame that
-    would break it; `close` refuses a stream whose layers do not all end at the prompt's end.
-
-    The header of every frame must prove `stream_key`; None: frames have none, and count only together.
+    would break it; `close` refuses a stream whose layers do not all end at the prompt's end. The header of every frame
+    must prove `stream_key`; None: frames have none, and count only together.
     """
 
     def __init__(self, layout: KvLayout, owed: KvProgress, stream_key: int | None = None) -> None:

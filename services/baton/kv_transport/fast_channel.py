@@ -88,9 +88,8 @@ class FastStream:
 
     Invariants: frames are received into staging memory and checksummed by the reading thread; the window opens again as
     the event loop takes the next message, so what waits here is bounded; after `close` nothing more arrives, and
-    nothing of what has arrived is kept, nor is the call, which knows the stream.
-
-    `loan` is memory that the sender may have taken; None: none was offered.
+    nothing of what has arrived is kept, nor is the call, which knows the stream. `loan` is memory that the sender may
+    have taken; None: none was offered.
     """
 
     def __init__(self, staging: Staging, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
@@ -192,10 +191,7 @@ class FastStream:
 
 
 class FastChannel:
-    """Streams from one prefill node over one connection of its own, which is made when it is needed.
-
-    It uses TLS where the context in which it was made has an identity.
-    """
+    """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
 
     def __init__(
         self, address: str, staging: Staging, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic

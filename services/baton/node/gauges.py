@@ -49,10 +49,7 @@ def observe_load(
 
 
 def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSample | None]) -> None:
-    """Export what the sensors of a node's machine say whenever metrics are collected; what none measures is absent.
-
-    `latest` is called from the exporter's thread.
-    """
+    """Export what sensors measure as metrics are collected; the exporter's thread calls `latest`."""
     labels = {names.NODE_ID: node_id}
 
     def field(name: str) -> Iterable[Observation]:

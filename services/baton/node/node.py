@@ -52,10 +52,7 @@ REPORT_SECONDS = 0.5
 
 
 class WorkerNode:
-    """One engine and its place in the cluster.
-
-    Use: `load_node`, then `start` once its services listen, `drain`, and `close` when the last call has ended.
-    """
+    """An engine in the cluster: `load_node`, `start` once its services listen, `drain`, `close` after the last call."""
 
     def __init__(
         self,

@@ -46,9 +46,8 @@ class FrameExport:
     """Groups consecutive layers of a pass into frames and hands each on when its last layer is there.
 
     Positions that are not owed, or exported already, are dropped: a request computed again after a preemption sends
-    nothing twice, and a resumed stream begins in each layer where the broken one ended.
-
-    `put` takes a finished frame, in the engine's thread; frames carry the time since construction.
+    nothing twice, and a resumed stream begins in each layer where the broken one ended. `put` takes a finished frame,
+    in the engine's thread; frames carry the time since construction.
     """
 
     def __init__(

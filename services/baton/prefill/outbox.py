@@ -108,9 +108,7 @@ class OutboxBudget:
 
     Invariant: the prompts that have begun have not more than `max_bytes` left to send, together; or one of them alone
     has, because it could never begin otherwise. The engine never waits for a network: it begins with a prompt only when
-    all of its KV has room.
-
-    `on_room` is called, from any thread, when a prompt that was put off may begin.
+    all of its KV has room. `on_room` is called, from any thread, when a prompt that was put off may begin.
     """
 
     def __init__(self, max_bytes: int, on_room: Callable[[], None]) -> None:
@@ -190,10 +188,8 @@ class FramePacker:
     """Packs frames before a stream's outbox; frames in the cache's own number format pass through.
 
     Invariant: frames and the end of the stream leave in the order in which they came; the first token, and a failure,
-    do not wait for frames that are being packed.
-
-    `lane` is one thread, which all streams of a node share: so packing takes a core at most from the engine. `put`
-    takes frames and events, from any thread.
+    do not wait for frames that are being packed. `lane` is one thread, which all streams of a node share: so packing
+    takes a core at most from the engine. `put` takes frames and events, from any thread.
     """
 
     def __init__(self, codec: WireCodec, layout: KvLayout, lane: Executor, put: Callable[[Item], None]) -> None:

@@ -40,10 +40,7 @@ class PromptSampling(NamedTuple):
 
 
 class Prefiller:
-    """Runs prefills on a node's engine.
-
-    `max_outbox_bytes` is over all streams, `max_prompt_bytes` of one prompt that is alone; None: any.
-    """
+    """Runs prefills on a node's engine. `max_outbox_bytes`: of all; `max_prompt_bytes`: of one alone; None: any."""
 
     def __init__(self, node: WorkerNode, max_outbox_bytes: int, max_prompt_bytes: int | None = None) -> None:
         self._node = node

@@ -101,10 +101,7 @@ class PlacementLedger:
         profile: NodeProfile,
         pass_tokens: int = 0,
     ) -> QueuedWork:
-        """Return what a node has to compute.
-
-        `pass_tokens` are the positions that it computes in one pass; 0: not known.
-        """
+        """Return what a node has to compute. `pass_tokens` are positions that it computes in one pass; 0: unknown."""
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
         if not (load.num_pending_prompt_tokens or unreported):

@@ -81,10 +81,7 @@ class LanDoor:
 
 
 class InviteServicer(service.JoinServiceServicer):
-    """Serves `Invite` alone, where routers are called.
-
-    `door` is opened by the first; None: it is always open.
-    """
+    """Serves `Invite` alone, where routers are called. `door` is opened by the first; None: it is always open."""
 
     def __init__(self, invitations: Invitations, door: LanDoor | None, address: str = "") -> None:
         self._invitations = invitations

@@ -138,10 +138,7 @@ class Outcome:
 
     @property
     def steps_seconds(self) -> float:
-        """Return the time of the decode steps.
-
-        The first token of a remote prefill is out before its KV is in and before it joins: no step is such a wait.
-        """
+        """Return the time of decode steps, without the first token's wait for KV and for joining, which is none."""
         return self.decode_seconds - self.exposed_seconds - self.join_seconds
 
     @property

@@ -216,10 +216,7 @@ def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tupl
 def place_response(
     placement_id: str, decoder: NodeDescription, choice: Candidate, decision: Decision, *, has_all: bool
 ) -> router_service_pb2.PlaceResponse:
-    """Return the message of a decision.
-
-    `has_all`: the answer lists every candidate of the decision, not the choice alone.
-    """
+    """Return a decision's message. `has_all`: the answer lists every candidate, not the choice alone."""
     candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
     placement = router_service_pb2.Placement(
         placement_id=placement_id,
@@ -242,10 +239,7 @@ def grant_transfers(
     nodes: NodeTable,
     now_seconds: float,
 ) -> None:
-    """Put a grant into a placement for each node that may have to send KV.
-
-    A node that has told no key sends nothing, and is sent nothing. `now_seconds` is since 1970.
-    """
+    """Put a grant into a placement for each node with a key that may send KV. `now_seconds` is since 1970."""
     receiver, pull = nodes.get(placement.decode_node_id), placement.prefix_pull
     assert receiver is not None
     claims = TransferClaims(

@@ -263,7 +263,6 @@ class WarmUp:
 
     A placement goes on once the nodes that it needs are known and no other has come for `QUIET_SECONDS`: the first node
     to return would get everything otherwise. One whose nodes do not come is refused as always when the time has passed.
-
     `longest_seconds` is from the start on; 0: nothing waits.
     """
 

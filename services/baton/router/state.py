@@ -275,9 +275,8 @@ class RouterState:
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
         """Learn of the link by itself: what other streams did to a transfer is no property of the link.
 
-        They only ever slow one down: one that was faster than expected shows a link that is.
-
-        What a hidden one took beyond its bytes is what its frames took to be sent and received, each by itself.
+        They only ever slow one down: one that was faster than expected shows a link that is. What a hidden one took
+        beyond its bytes is what its frames took to be sent and received, each by itself.
         """
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
         sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)

@@ -198,7 +198,6 @@ class TransferGate:
     A node draws a key at its start and tells it to every router as it registers, and to nobody else. So a router that
     has just started signs at once what nodes take, several need not know of each other, and a key ends with its
     process. A member that no router has sent can neither ask a node for KV nor pass for a sender of it (kv.proto).
-
     `on_refused` is told of each refusal, the claim that differs; `key` is the node's, None: it is drawn.
     """
 

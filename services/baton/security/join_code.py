@@ -72,10 +72,7 @@ def parse_code(text: str) -> JoinCode:
 
 
 class CodeExchange:
-    """One side's part in an exchange; `element` goes to the other side.
-
-    What the machine says of itself, `newcomer`, both sides must have alike.
-    """
+    """One side's part in an exchange of `element`s; both sides must have what the machine says, `newcomer`, alike."""
 
     def __init__(self, words: str, newcomer: bytes, *, is_router: bool) -> None:
         side = SPAKE2_B if is_router else SPAKE2_A

@@ -272,11 +272,7 @@ class Segment:
 
 
 def create_segment(num_bytes: int, *, can_seal: bool = CAN_SEAL) -> Segment:
-    """Return fresh memory of zeros.
-
-    `can_seal`: no process can change its size, for who reads past the end of a file dies. Raises OSError if the system
-    gives none.
-    """
+    """Return fresh zeros, with `can_seal` of a size that no process can change; raise OSError if there are none."""
     descriptor = _sealed_file(num_bytes) if can_seal else _unnamed_file(num_bytes)
     return Segment(descriptor, num_bytes)
 

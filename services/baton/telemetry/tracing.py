@@ -54,7 +54,6 @@ def span(
     """Make a span current; nothing is made, and next to nothing paid, while tracing is off.
 
     Errors pass through untold: whoever knows whose fault one is tells the span, by `note_failure` or `note_status`.
-
     `name` has few values; `carrier` are headers with the caller's context, None: it is a child of the current span.
     """
     if not is_tracing():
@@ -109,9 +108,7 @@ def configure_tracing(service_name: str) -> None:
     """Export the spans of this process by OTLP over gRPC, if an endpoint is set; call it before channels are opened.
 
     The `OTEL_*` variables are honoured: endpoint, headers, sampler, resource attributes, batching, OTEL_SERVICE_NAME,
-    OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
-
-    OTEL_SERVICE_NAME wins over `service_name`.
+    OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED. OTEL_SERVICE_NAME wins over `service_name`.
     """
     if not has_endpoint(_ENDPOINTS) or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none":
         return
@@ -204,9 +201,8 @@ def begin_server_span(tracer: trace.Tracer, method: str, carrier: Mapping[str, s
 class LayerSpans:
     """Makes the spans of one KV stream, as children of the span that is current; nothing where that is not recorded.
 
-    A trace view draws spans, not events, as bars: they show how the layers' computation and transfer overlap.
-
-    `verb` is "compute" or "transfer"; `clock` is that of the times that `add` takes, seconds.
+    A trace view draws spans, not events, as bars: they show how the layers' computation and transfer overlap. `verb` is
+    "compute" or "transfer"; `clock` is that of the times that `add` takes, seconds.
     """
 
     def __init__(self, verb: names.LayerVerb, clock: Callable[[], float]) -> None:

@@ -45,10 +45,7 @@ class Detokenizers:
         self._pieces_by_kept: dict[frozenset[int], BytePieces] = {}
 
     def make(self, kept_token_ids: frozenset[int] = frozenset()) -> Detokenizer:
-        """Return a detokenizer for one generation.
-
-        `kept_token_ids` are special tokens whose names are part of the text; a process has few such sets.
-        """
+        """Return a generation's detokenizer. `kept_token_ids`, of which there are few sets: their names are text."""
         if self._pieces is None:
             return WindowDetokenizer(self._tokenizer, kept_token_ids)
         if not kept_token_ids:
@@ -69,10 +66,7 @@ class Detokenizers:
 
 
 class BytePieces:
-    """The bytes of every token of a byte-level vocabulary, and the text of those that are whole characters.
-
-    Both are looked up once per token.
-    """
+    """The bytes of every token of a byte-level vocabulary, and its text if whole, each looked up once."""
 
     def __init__(self, tokenizer: Tokenizer, kept_token_ids: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer

@@ -22,10 +22,7 @@ class WeightSettings(ServiceSettings):
 
 
 class Pace:
-    """Keeps transfers together to a rate while the machine has something better to do. For one event loop.
-
-    A rate of 0 is any.
-    """
+    """Keeps an event loop's transfers to a rate while the machine has something better to do. A rate of 0 is any."""
 
     def __init__(
         self,

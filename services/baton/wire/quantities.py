@@ -49,11 +49,7 @@ def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
 
 
 def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape") -> ModelShape:
-    """Return the shape of a message.
-
-    Raises:
-        InvalidFieldError: If a count is not positive.
-    """
+    """Return the shape of a message; raise InvalidFieldError if a count is not positive."""
     for descriptor in message.DESCRIPTOR.fields:
         least = 0 if descriptor.name.endswith(("attention_element_count", "state_byte_count")) else 1
         if getattr(message, descriptor.name) < least:
@@ -87,11 +83,7 @@ def profile_to_proto(profile: NodeProfile, *, source: str) -> node_pb2.NodeProfi
 
 
 def profile_from_proto(message: node_pb2.NodeProfile, *, field: str = "profile") -> NodeProfile:
-    """Return the profile of a message.
-
-    Raises:
-        InvalidFieldError: If a rate is not positive and finite.
-    """
+    """Return the profile of a message; raise InvalidFieldError if a rate is not positive and finite."""
     for name in ("prefill_flops", "decode_flops", "decode_bytes_per_second"):
         if not 0 < getattr(message, name) < float("inf"):
             raise InvalidFieldError(f"{field}.{name}", f"must be positive, got {getattr(message, name)}")

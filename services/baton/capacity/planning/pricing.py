@@ -2,7 +2,6 @@
 
 Its requests go to the cheapest pairs of holders first, each up to `FULL_SHARE` of what a machine does. What they cost
 is the number of requests that are there on average: those that run, by Little's law, and those that wait for a machine.
-
 Source: docs/planner.md.
 """
 

@@ -56,9 +56,8 @@ class BlockPull(KvStreamReader):
     """Takes cached blocks for one request, which waits in the engine.
 
     Invariant: when `run` has returned, the engine has been told how much of the prompt is here and computes the rest,
-    whatever has happened to the other node.
-
-    `deadline` is the event loop's time at which the caller gives the request up; None: never.
+    whatever has happened to the other node. `deadline` is the event loop's time at which the caller gives the request
+    up; None: never.
     """
 
     def __init__(

@@ -136,10 +136,7 @@ class PrefillReader(KvStreamReader):
 
 
 class PrefillSource:
-    """A prefill node that the router has named.
-
-    `fast` is None where it offers no fast path, or this node must not use it; `lender`, where no memory is lent.
-    """
+    """A prefill node that the router named; `fast`: None without fast path; `lender`: None if no memory is lent."""
 
     def __init__(
         self,

@@ -36,9 +36,8 @@ class ReceiveBudget:
     """Credit for frames that have arrived and are not in blocks yet. Used on the event loop only.
 
     Invariant: frames with credit have `max_bytes` together at most, or one alone has more: it could never land
-    otherwise. Streams get credit in the order in which they ask, so none is passed over for ever.
-
-    There are `num_bytes`, 1 or more, for all that arrives.
+    otherwise. Streams get credit in the order in which they ask, so none is passed over for ever. There are
+    `num_bytes`, 1 or more, for all that arrives.
     """
 
     def __init__(self, num_bytes: int, num_streams: int) -> None:

@@ -135,9 +135,8 @@ def local_seconds(node: ComputingNode, start: int, num_tokens: int) -> float:
 class DeadlineGuard:
     """Breaks a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
 
-    Where that moment has passed already, the stream is the only hope, and goes on.
-
-    `deadline` is the event loop's time at which the caller gives the request up.
+    Where that moment has passed already, the stream is the only hope, and goes on. `deadline` is the event loop's time
+    at which the caller gives the request up.
     """
 
     def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:

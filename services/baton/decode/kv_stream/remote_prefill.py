@@ -73,7 +73,6 @@ class RemotePrefill:
     """Takes the KV of one request from prefill nodes.
 
     Invariant: when `run` has returned, the engine has been told either that the KV is complete or how much of it is.
-
     `deadline` is the event loop's time at which the caller gives the request up; None: never.
     """
 

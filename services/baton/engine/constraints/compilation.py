@@ -41,9 +41,7 @@ class ConstraintCompiler:
     """Compiles each distinct constraint once and keeps the latest.
 
     Invariant: `_compiled` holds at most `MAX_COMPILED` matchers, each at the start of its language and never moved;
-    requests get copies.
-
-    `load_tokenizer` returns tokenizer.json as text; it is called once, in a compiling thread.
+    requests get copies. `load_tokenizer` returns tokenizer.json as text; it is called once, in a compiling thread.
     """
 
     def __init__(
@@ -74,11 +72,10 @@ class ConstraintCompiler:
     ) -> Constraint | None:
         """Return the constraint of a request, or None if it has none; the event loop goes on meanwhile.
 
-        One that is compiled is there at once, whatever is being compiled for others.
-
-        `output_token_ids`, the output of earlier attempts, are already followed in it. Raises InvalidFieldError if it
-        is invalid, too complex, or cannot be enforced with this model's tokenizer, OverloadedError if too many are
-        waiting to be compiled, ConstraintError if the earlier output does not fit it.
+        One that is compiled is there at once, whatever is being compiled for others. `output_token_ids`, the output of
+        earlier attempts, are already followed in it. Raises InvalidFieldError if it is invalid, too complex, or cannot
+        be enforced with this model's tokenizer, OverloadedError if too many are waiting to be compiled, ConstraintError
+        if the earlier output does not fit it.
         """
         if structured_output is None:
             return None

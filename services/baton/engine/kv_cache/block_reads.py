@@ -71,10 +71,7 @@ class HeldBlocks:
 
 
 class BlockRead:
-    """K and V of some consecutive blocks in some layers, as far as they have been read.
-
-    A cancelled `answer`: nobody wants them any more.
-    """
+    """K and V of consecutive blocks in some layers, read so far. A cancelled `answer`: nobody wants more."""
 
     def __init__(self, hashes: Sequence[BlockHash], layers: range, answer: Future[list[LayerKv]]) -> None:
         self.hashes = hashes
@@ -118,10 +115,7 @@ class BlockReads:
         self._budget.note_arrival(len(read.hashes) * sum(map(self._held.block_bytes, read.layers)))
 
     def run(self, pass_seconds: float, num_running: int) -> None:
-        """Read what fits between two passes, a piece at least.
-
-        `num_running` sequences wait meanwhile; 0: everything is read.
-        """
+        """Read what fits between two passes, a piece at least; everything if no sequence (`num_running`) waits."""
         if not self.queue:
             return
         self._budget.begin(pass_seconds, num_running=num_running, num_waiting=len(self.queue))

@@ -125,7 +125,6 @@ class Ingest:
 
     Invariants: what is asked for a sequence happens after all of its earlier frames have been written; sequences take
     turns piece by piece; every gap writes a piece; nothing is written for a sequence that does not receive any more.
-
     `failing` fails a sequence if the runner raises; `on_landed` gets it when a frame of it is in the blocks.
     """
 
@@ -174,10 +173,7 @@ class Ingest:
         self._queues.pop(sequence, None)
 
     def run(self, pass_seconds: float, num_running: int) -> None:
-        """Write what fits between two passes, a piece at least.
-
-        `num_running` sequences wait meanwhile; 0: everything is written.
-        """
+        """Write what fits between two passes, a piece at least; everything if no sequence (`num_running`) waits."""
         if not self._queues:
             return
         self._budget.begin(pass_seconds, num_running=num_running, num_waiting=len(self._queues))
@@ -242,10 +238,7 @@ def _bytes_left(queue: deque[FrameCursor | Callable[[], None]]) -> int:
 
 
 def export_cached(runner: Runner, sequence: Sequence) -> int:
-    """Hand out the KV that is in the prefix cache and that the caller lacks, [token_begin, num_computed).
-
-    Returns how many bytes that was.
-    """
+    """Hand out cached KV that the caller lacks, [token_begin, num_computed); return how many bytes that was."""
     export = sequence.request.export
     if export is None:
         return 0

@@ -150,9 +150,8 @@ class Offload:
         """Return and forget what is to be copied out.
 
         All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
-        the tails of prompts on, and a tail is of no use without its head.
-
-        Cached blocks of `pool` may go along, so that the next pass need not wait for copies.
+        the tails of prompts on, and a tail is of no use without its head. Cached blocks of `pool` may go along, so that
+        the next pass need not wait for copies.
         """
         if not (self._evicted or self._spare):
             return []

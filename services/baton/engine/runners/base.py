@@ -1,10 +1,8 @@
 """The contract between the engine and a framework.
 
-A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the
-scheduler's business. All calls come from one thread, the engine's.
-
-Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block
-`block_table[p // block_tokens]`.
+A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the scheduler's
+business. All calls come from one thread, the engine's. Positions of a sequence live in blocks: position `p` is element
+`p % block_tokens` of block `block_table[p // block_tokens]`.
 """
 
 from __future__ import annotations
@@ -290,10 +288,7 @@ class Runner(ABC):
         raise NotImplementedError
 
     def peak_device_bytes(self) -> int:
-        """Return the most memory of the device in use since the start; 0 where it is the process's own.
-
-        Called from any thread.
-        """
+        """Return the most memory of the device in use so far; 0 where it is the process's own. From any thread."""
         return 0
 
     def release_spare_memory(self) -> None:  # noqa: B027 - most keep none

@@ -31,9 +31,8 @@ class Draws(NamedTuple):
 def draw_tokens(rows: Array, draws: Draws, step: int = 0) -> list[int]:
     """Return the token of each row at which the cumulated probability passes its random number.
 
-    The sum runs in order of token ids, in float64: `sampling.sample` chooses the same token from the same row.
-
-    `rows` is [num_rows, vocabulary_size].
+    The sum runs in order of token ids, in float64: `sampling.sample` chooses the same token from the same row. `rows`
+    is [num_rows, vocabulary_size].
     """
     num_rows = max(1, _CHUNK_ELEMENTS // rows.shape[1])
     token_ids: list[int] = []

@@ -351,10 +351,7 @@ class InFlightPrefixes:
     def _with_restored(
         self, sequence: Sequence, hashes: list[BlockHash], blocks: list[BlockId]
     ) -> ReusablePrefix | None:
-        """Return cached blocks, and what host memory has after them if copying that takes less than computing it.
-
-        None if more is on its way from disk.
-        """
+        """Return cached blocks, and host memory's after them where worth it; None if more comes from disk."""
         if self._offload.is_reading(sequence, hashes, len(blocks)):
             return None
         return ReusablePrefix(blocks, len(blocks), self._offload.take_run(hashes, len(blocks)))

@@ -296,10 +296,7 @@ def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
 
 
 class SequenceProgress:
-    """Enters passes into sequences.
-
-    A pass counts as computed from its launch on, because whatever the runner is asked for later happens behind it.
-    """
+    """Enters passes into sequences, as computed from their launch on: what is asked for later runs after them."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool

@@ -87,9 +87,7 @@ class Places:
 
     One tenant alone may take all places. Who has less than its share by weight, among those that have any, finds one
     also where all are taken, as long as fewer than twice as many are: whoever is above its share gets none until enough
-    of its own has ended.
-
-    Of one tenant there are `max_of_key` at most; 0: any.
+    of its own has ended. Of one tenant there are `max_of_key` at most; 0: any.
     """
 
     def __init__(self, num_places: int, max_of_key: int, clock: Callable[[], float]) -> None:

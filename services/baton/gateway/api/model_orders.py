@@ -67,15 +67,7 @@ class ModelOrders:
     def endpoints(self) -> list[Endpoint]:
         """Return the rows of the table of routes; they are for administrators."""
         return [
-            Endpoint(
-                "POST",
-                f"/v1/models/{verb}",
-                answer,
-                summary,
-                OrderedModel,
-                body=body,
-                access=Access.ADMIN,
-            )
+            Endpoint("POST", f"/v1/models/{verb}", answer, summary, OrderedModel, body=body, access=Access.ADMIN)
             for verb, answer, summary, body in (
                 ("load", self.load, "Have a model served by the machines that the plan chooses.", LoadBody),
                 ("unload", self.unload, "End a model's workers once their requests have ended.", UnloadBody),

@@ -23,10 +23,7 @@ _ANYTHING: dict[str, Any] = {"type": ["object", "array", "string", "number"]}
 
 
 def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
-    """Return the document of the endpoints that have a summary, as JSON: OpenAPI 3.1.
-
-    `is_strict`: unknown fields are refused everywhere, not in constraints alone.
-    """
+    """Return the endpoints with a summary, as OpenAPI 3.1 in JSON. `is_strict`: all unknown fields are refused."""
     told = [endpoint for endpoint in endpoints if endpoint.summary]
     bodies = [endpoint.body for endpoint in told if endpoint.body is not None]
     answers = [kind for endpoint in told for kind in _alternatives(endpoint.returns)]

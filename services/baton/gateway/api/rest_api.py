@@ -54,11 +54,7 @@ class RestApi:
         is_strict: bool = False,
         scheme: str = "http",
     ) -> None:
-        """Make it.
-
-        `cors` is None where pages of other origins may read nothing; `is_strict`: a request is refused where something
-        of it would be left out.
-        """
+        """Make it. `cors` None: no other origin's pages read; `is_strict`: what would be left out is refused."""
         self._scheme = scheme
         self._access = access
         self._cors = cors

@@ -58,10 +58,7 @@ class Attempt:
     def take_tokens(
         self, now_seconds: float, output_index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
     ) -> None:
-        """Take consecutive tokens; those that repeat the output are dropped.
-
-        `output_index` is that of the first in the output.
-        """
+        """Take consecutive tokens, the first at `output_index` of the output, which those dropped repeat."""
         if self.ended.done():
             return
         self._watch.progress_seconds = now_seconds
@@ -134,10 +131,7 @@ class Attempt:
 
 
 class _SilenceWatch:
-    """Tells of a time without progress.
-
-    One timer per attempt, moved only when it fires: a token costs two attributes.
-    """
+    """Tells of a time without progress. One timer per attempt, moved only when it fires: tokens cost little."""
 
     __slots__ = ("_loop", "_on_silence", "_timer", "progress_seconds", "timeout_seconds")
 

@@ -37,10 +37,7 @@ _PROGRESS_TOKENS = 16
 
 
 class NodeLostError(UnavailableError):
-    """The process of a decode node ended under a stream.
-
-    `is_blamed`: the node was computing this one alone; None: nothing is known of any.
-    """
+    """A decode node died under a stream. `is_blamed`: it was computing this one alone; None: that is not known."""
 
     def __init__(self, cause: BatonError, num_streams: int, *, is_blamed: bool | None) -> None:
         super().__init__(cause.message, reason=cause.reason, metadata=cause.metadata)

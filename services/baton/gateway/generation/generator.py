@@ -198,10 +198,7 @@ def _with_prompt(result: GenerationResult, generation: GenerationState) -> Gener
 
 
 def _result(generation: GenerationState, finished: Finished | None, stop: str | None) -> GenerationResult:
-    """Return how a generation ended.
-
-    `finished` is None where a stop string has ended it here; `stop` may have become complete with the report only.
-    """
+    """Return how a generation ended. `finished`: None after a stop string; `stop` may be complete just now."""
     is_cut = finished is not None and finished.reason == FINISH_REASON_LENGTH and stop is None
     assert generation.placement is not None
     num_prompt_tokens = len(generation.prompt.token_ids)

@@ -32,10 +32,7 @@ class ResponseTransport(Protocol):
 
 
 class HttpResponse:
-    """Writes one answer.
-
-    Invariant: either `send` is called once, or `start_stream` and any number of `write`s and then `end`.
-    """
+    """Writes one answer, by one `send`, or by `start_stream` and any number of `write`s and then `end`."""
 
     def __init__(
         self,
@@ -80,10 +77,7 @@ class HttpResponse:
         self._outlet.write(head(status, fields | self._connection_header()) + (b"" if self._is_head_only else body))
 
     def start_stream(self, headers: Mapping[str, str] | None = None) -> None:
-        """Choose a stream of server-sent events.
-
-        The head goes out with the first `write`, so that an error before it still has a status of its own.
-        """
+        """Choose server-sent events. The head goes with the first `write`: an error before it has its own status."""
         fields = {"content-type": EVENT_STREAM, "cache-control": "no-cache", "x-accel-buffering": "no", **self.headers}
         fields |= headers or {}
         if self._has_chunks:

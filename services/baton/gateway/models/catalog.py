@@ -73,10 +73,7 @@ class ListedModel(NamedTuple):
 
 
 class ModelCatalog:
-    """Follows the router's nodes, and opens and drops models with them.
-
-    Whoever wants to know which nodes there are is told by `on_nodes` at every look.
-    """
+    """Follows the router's nodes, opens and drops models with them, and tells nodes by `on_nodes` at every look."""
 
     def __init__(
         self,

@@ -80,9 +80,8 @@ def device_id(info: ModelInfo, *, num_threads: int, num_cores: int, boot_id: Pat
     """Return MACHINE/DEVICE, equal for processes that take time of one device, unlike for all others.
 
     A mock engine is a device of its own, and so is a process on the CPU that takes no more than half of the cores: two
-    of these have room beside each other.
-
-    `boot_id` names the machine where it exists; elsewhere its network address does.
+    of these have room beside each other. `boot_id` names the machine where it exists; elsewhere its network address
+    does.
     """
     machine = boot_id.read_text("ascii") if boot_id.is_file() else f"{uuid.getnode():x}"
     name = blake2b(machine.strip().encode("ascii"), digest_size=4).hexdigest()

@@ -1,7 +1,4 @@
-"""Tells every cache index which blocks a node holds: a snapshot, then numbered changes.
-
-Routers may ask any cache index, so each has a stream of its own.
-"""
+"""Tells every cache index, by a stream each, which blocks a node holds: a snapshot, then numbered changes."""
 
 from __future__ import annotations
 
@@ -180,11 +177,8 @@ class LoopFeeder(Generic[ItemT]):
     """Has the event loop take items in their order, one in each of its turns.
 
     The loop carries out in one turn all that it was asked for before: items that come faster than it takes them would
-    keep it from tokens and heartbeats until none is left.
-
-    Invariant, kept on the loop: while items wait, exactly one call of `_take_next` is due.
-
-    What `take` raises is the loop's to report, and the next one is taken all the same.
+    keep it from tokens and heartbeats until none is left. Invariant, kept on the loop: while items wait, exactly one
+    call of `_take_next` is due. What `take` raises is the loop's to report, and the next one is taken all the same.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[ItemT], None]) -> None:

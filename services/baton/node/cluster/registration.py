@@ -162,10 +162,8 @@ class RouterRegistrations:
     """A node's streams to all routers.
 
     Every router gets every report. The node's peers are those that any router names: one that has just started knows
-    few nodes.
-
-    `load` is given the placements that the node has accepted since a router was last told. Without a `transfer_key` it
-    takes part in no transfer.
+    few nodes. `load` is given the placements that the node has accepted since a router was last told. Without a
+    `transfer_key` it takes part in no transfer.
     """
 
     def __init__(
@@ -191,10 +189,7 @@ class RouterRegistrations:
         self._replicas = Replicas(routers, self._member, lambda member: member.registration.run(), on_gone=self._forget)
 
     def accept_placements(self, placement_ids: Sequence[str]) -> None:
-        """Report the load in a moment, for it has changed, and with it the placements that it now counts.
-
-        Routers stop assuming them.
-        """
+        """Report the changed load in a moment, with the placements that it counts: routers stop assuming them."""
         for member in self._replicas.members.values():
             member.accepted_placement_ids.extend(placement_ids)
         if self._gathering is None:

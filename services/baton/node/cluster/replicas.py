@@ -28,7 +28,6 @@ class Replicas(Generic[MemberT]):
     """One member per address.
 
     Invariant: while `run` runs, the members of known addresses run, and for `linger_seconds` those known no more.
-
     `on_gone` is called with an address after its member was told to end.
     """
 
@@ -83,9 +82,8 @@ async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Cha
     """Call `use` with a channel to `address`, again and again, until cancelled.
 
     The first failure after a connection is logged as a warning, further ones are not: a service that is away for an
-    hour should not fill the log.
-
-    Another process that has this node's name does not end this one: it waits, and has the name once the other has gone.
+    hour should not fill the log. Another process that has this node's name does not end this one: it waits, and has the
+    name once the other has gone.
     """
     pause, is_lost = _RETRY_SECONDS, False
     while True:

@@ -53,10 +53,7 @@ def open_yardstick(engine: str) -> Yardstick:
 def measure_machine(
     yardstick: Yardstick, folder: Path, clock: Clock = time.perf_counter, *, num_rounds: int = NUM_ROUNDS
 ) -> MachineProfile:
-    """Return what this machine can do.
-
-    `folder`, on the disk to measure, needs 64 MiB for a moment; `num_rounds`, 2 or more, count.
-    """
+    """Return what this machine can do, by 2 `num_rounds` or more; the disk of `folder` needs 64 MiB meanwhile."""
     total, free = yardstick.memory() or usable_memory()
     buffer_bytes = min(_MEMORY_BUFFER_BYTES, free // 8)
     write, read = _disk_rates(folder, clock, num_rounds)

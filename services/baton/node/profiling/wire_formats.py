@@ -32,9 +32,8 @@ def measure_wires(
 ) -> tuple[WireAbility, ...]:
     """Return what a node can do besides its cache's own format.
 
-    The blocks used are left as they are: nothing refers to them yet.
-
-    `has_losses`: it is calibrated, which who only receives need not be.
+    The blocks used are left as they are: nothing refers to them yet. `has_losses`: it is calibrated, which who only
+    receives need not be.
     """
     dtypes = sendable_dtypes(runner.info.layout)[1:]
     losses = measure_losses(runner, dtypes) if has_losses else {}
@@ -106,10 +105,8 @@ def _timings(work: Callable[[], object], clock: Callable[[], float]) -> Iterator
 class WireTrial:
     """A context, computed once by one runner, from which another goes on with the KV of any format.
 
-    Uses the first blocks of both runners, to which nothing else may refer.
-
-    `prefill` computes and packs the context, 1 to len(token_ids) - 1 tokens, and `decode`, which may be the same
-    runner, unpacks it and computes the continuation.
+    Uses the first blocks of both runners, to which nothing else may refer. `prefill` computes and packs the context, 1
+    to len(token_ids) - 1 tokens, and `decode`, which may be the same runner, unpacks it and computes the continuation.
     """
 
     def __init__(self, prefill: Runner, decode: Runner, token_ids: Sequence[int], num_context_tokens: int) -> None:

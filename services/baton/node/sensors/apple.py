@@ -28,10 +28,7 @@ LASTING_SECONDS = 5.0
 
 
 class DocumentStream:
-    """Runs the program until the program or this process ends; output after that has no reader and ends the program.
-
-    `end` is the last bytes of every document.
-    """
+    """Runs the program until it or this process ends; `end` is the last bytes of every document."""
 
     def __init__(self, command: Sequence[str], end: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = command[0]

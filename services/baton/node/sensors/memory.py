@@ -57,9 +57,8 @@ async def watch_pressure(
 ) -> None:
     """Tell of every change, and again and again while memory is short, until the system does not say any more.
 
-    What is given back once is soon kept again by who goes on computing: so it is asked for every second.
-
-    `tell` is called with whether memory is short; at first it is not, and nobody is told.
+    What is given back once is soon kept again by who goes on computing: so it is asked for every second. `tell` is
+    called with whether memory is short; at first it is not, and nobody is told.
     """
     is_short = False
     while read is not None:

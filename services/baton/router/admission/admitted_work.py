@@ -177,10 +177,7 @@ class AdmittedWork:
             self._drop(next(iter(self._in_flight)))
 
     def settle(self, outcome: Outcome) -> Prediction | None:
-        """Learn from the outcome of a placement.
-
-        Returns the margins of its nodes; None for unknown and cancelled ones, which teach nothing.
-        """
+        """Learn from a placement's outcome; return its nodes' margins, None for unknown and cancelled ones."""
         entry = self._in_flight.get(outcome.placement_id)
         if entry is None:
             return None

@@ -86,9 +86,8 @@ class OfferedWork:
     """Prompts that were asked for of late, in seconds of their computation, and which of them were admitted.
 
     A queue is there so that a node has work when nobody comes for a while. The more is refused, the sooner somebody
-    comes, and what waits beyond that earns nothing: whatever delays the node makes it late.
-
-    Invariant, kept by `add`: sums are decayed to `_updated_at_seconds`.
+    comes, and what waits beyond that earns nothing: whatever delays the node makes it late. Invariant, kept by `add`:
+    sums are decayed to `_updated_at_seconds`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -110,10 +109,8 @@ class OfferedWork:
 
         With r times as much asked for as is done, a node with room for K prompts is idle (r - 1) / (r^(K+1) - 1) of its
         time. One of the K is the newcomer. What is in front of it is counted in prompts of E[s²] / E[s]: where lengths
-        differ, the long ones make up the queue.
-
-        Source: Kleinrock, Queueing Systems I, 1975, section 3.6, M/M/1/K; prompts that take less unlike times than
-        exponential ones leave a node idle less.
+        differ, the long ones make up the queue. Source: Kleinrock, Queueing Systems I, 1975, section 3.6, M/M/1/K;
+        prompts that take less unlike times than exponential ones leave a node idle less.
         """
         if self._admitted_seconds >= self._asked_seconds:
             return math.inf

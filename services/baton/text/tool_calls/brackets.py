@@ -13,10 +13,7 @@ class BracketScanner:
     """Follows brackets and strings. What is between them is not checked: what a model writes may be broken."""
 
     def __init__(self, *, depth: int = 0, is_python: bool = False) -> None:
-        """Begin.
-
-        `depth` brackets are open already; `is_python`: parentheses and single quotes count, which JSON does not know.
-        """
+        """Begin with `depth` open brackets; `is_python`: parentheses and single quotes count, unlike in JSON."""
         self._depth = depth
         self._outside = _OUTSIDE_PYTHON if is_python else _OUTSIDE_JSON
         self._quote = ""

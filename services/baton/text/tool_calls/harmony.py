@@ -1,7 +1,4 @@
-"""GPT-OSS: messages with channels, `<|channel|>analysis<|message|>...<|end|>`; calls go `to=functions.NAME`.
-
-Source: openai/harmony, docs/format.md.
-"""
+"""GPT-OSS: `<|channel|>analysis<|message|>...<|end|>`, calls `to=functions.NAME` (openai/harmony, docs/format.md)."""
 
 from __future__ import annotations
 

@@ -45,9 +45,8 @@ def row_positions(pool_positions: int, position_bytes: int, model_bytes: int, de
 
     A quarter more than the pool's, so that every block may be in a row of a length rounded up, or what is left of the
     device; where nothing is, sequences decode from their blocks. So rows never ask for memory that is not there, and
-    what requests are admitted to is the blocks.
-
-    `position_bytes` are K and V of one position in all layers; `device_bytes` 0: unknown.
+    what requests are admitted to is the blocks. `position_bytes` are K and V of one position in all layers;
+    `device_bytes` 0: unknown.
     """
     wanted = pool_positions * 5 // 4
     if not device_bytes:

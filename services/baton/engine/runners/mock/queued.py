@@ -45,10 +45,7 @@ class MockPass:
 
 
 class QueuedMockRunner(MockRunner):
-    """Takes passes in before it has computed the ones before.
-
-    Invariant: `_free_at` is when the last pass, or copy, in the queue is over; they do not overlap.
-    """
+    """Takes passes while others compute, never overlapping: `_free_at` is when the queue's last pass or copy ends."""
 
     runs_ahead = True
     max_launch_steps = 8

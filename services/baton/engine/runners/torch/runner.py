@@ -53,10 +53,7 @@ class TorchLogits:
 
 
 class TorchRunner(Runner):
-    """Runs a model over spans whose KV lives in a pool of blocks.
-
-    Sequences in a pass are laid end to end in one row of tokens: no padding.
-    """
+    """Runs a model over spans whose KV is in a pool of blocks; a pass is one row of tokens, without padding."""
 
     wire_codec = TorchCodec()
 

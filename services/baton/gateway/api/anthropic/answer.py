@@ -1,7 +1,4 @@
-"""The blocks of a message, and the events of a stream that build them up.
-
-Answers of POST /v1/messages.
-"""
+"""The blocks of a message, and the events of a stream that build them up. Answers of POST /v1/messages."""
 
 from __future__ import annotations
 
@@ -128,10 +125,7 @@ class MessageFormat:
         self._blocks = BlockWriter()
 
     def start(self, index: int) -> bytes:  # noqa: ARG002
-        """Return the events that open the message, and its block where it can be nothing but text.
-
-        What was cached is not known yet.
-        """
+        """Return the events that open the message, and its block where it can only be text. Cached is not known yet."""
         usage = MessagesUsage(self._num_prompt_tokens, 0, 0)
         message = msgspec.to_builtins(MessageAnswer(self._id, self._model, [], usage))
         if self._context.ignored:

@@ -1,7 +1,4 @@
-"""The bodies of POST /v1/messages and /v1/messages/count_tokens.
-
-Fields that Anthropic has and Baton does not serve are in a table of their own: see tolerance.py.
-"""
+"""Bodies of POST /v1/messages and its count_tokens. Fields of Anthropic that are not served: see tolerance.py."""
 
 from __future__ import annotations
 

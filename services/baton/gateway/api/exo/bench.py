@@ -88,10 +88,7 @@ class PowerUsage(msgspec.Struct, omit_defaults=True):
 
 
 def generation_stats(prompt: PreparedPrompt, result: GenerationResult, rates: PromptRates) -> GenerationStats:
-    """Return the figures of a request that has ended.
-
-    `rates` gives the rate of an exact hit, and learns the rate of a run that filled the cache.
-    """
+    """Return the figures of a request that has ended. `rates` gives exact hits' rate, and learns from filled caches."""
     summary = result.summary
     num_uncached = result.num_prompt_tokens - _num_cached(summary, result.num_prompt_tokens)
     prompt_tps = _rate(num_uncached, seconds_from_duration(summary.prefill_duration))

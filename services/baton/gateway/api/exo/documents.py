@@ -36,10 +36,7 @@ _MEMORY = {
 
 
 def models_document(models: Iterable[tuple[str, int]], created_seconds: int) -> dict[str, Any]:
-    """Return GET /models, of names and longest sequences.
-
-    The size on disk is 0, which tells clients that there is nothing to download.
-    """
+    """Return GET /models: names, longest sequences, and 0 as size on disk: there is nothing to download."""
     entries = [
         {
             "id": model,

@@ -36,9 +36,8 @@ class ExoApi:
     """Answers from the router's list of nodes and from the pins of this process.
 
     Errors of every endpoint: ApiError, 400, names what cannot be served, and 404 what does not exist; BatonError, if
-    the router does not answer, the model is not served, or there are too many instances.
-
-    `created_seconds` is since 1970; `is_shared`: other processes, which would not know of a pin, have the same port.
+    the router does not answer, the model is not served, or there are too many instances. `created_seconds` is since
+    1970; `is_shared`: other processes, which would not know of a pin, have the same port.
     """
 
     def __init__(

@@ -148,10 +148,7 @@ class CompletionFormat(CompletionWriter):
     def __init__(
         self, job: AnswerJob, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
-        """Begin an answer.
-
-        `echoes` has the prompt's text per choice, to be repeated before its output; empty: not asked for.
-        """
+        """Begin an answer. `echoes` has the prompt's text per choice, repeated before its output; empty: none."""
         super().__init__(job, "cmpl", "text_completion", body)
         self._num_logprobs = body.logprobs
         self._num_prompt_logprobs = body.prompt_logprobs

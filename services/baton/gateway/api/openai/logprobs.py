@@ -1,7 +1,4 @@
-"""Log-probabilities in OpenAI's two forms.
-
-Log-probabilities of prompts: OpenAI's for a prompt that is echoed, and vLLM's `prompt_logprobs`.
-"""
+"""Log-probabilities in OpenAI's two forms; of prompts, those of echoes, and vLLM's `prompt_logprobs`."""
 
 from __future__ import annotations
 
@@ -64,10 +61,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> 
 def completion_logprobs(
     logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes, text_offset: int
 ) -> CompletionLogprobs:
-    """Return log-probabilities as text completions have them.
-
-    `text_offset` counts the characters before the first token.
-    """
+    """Return log-probabilities as text completions have them. `text_offset`: characters before the first token."""
     body = CompletionLogprobs()
     for entry in logprobs:
         token = _text(token_bytes(entry.token_id))

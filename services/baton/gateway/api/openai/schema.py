@@ -1,7 +1,4 @@
-"""The bodies that the REST API takes.
-
-Fields that OpenAI has and Baton does not serve are in a table of their own: see tolerance.py.
-"""
+"""The bodies that the REST API takes. Fields of OpenAI that Baton does not serve: see tolerance.py."""
 
 from __future__ import annotations
 

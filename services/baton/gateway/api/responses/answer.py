@@ -1,7 +1,4 @@
-"""The items of a response, and the events of a stream that build them up.
-
-Answers of POST /v1/responses.
-"""
+"""The items of a response, and the events of a stream that build them up. Answers of POST /v1/responses."""
 
 from __future__ import annotations
 

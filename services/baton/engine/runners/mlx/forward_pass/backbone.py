@@ -142,10 +142,9 @@ class MlxBackbone:
     """The layers and the head of a model of mlx-lm, called one by one.
 
     mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
-    windows differ (it ignores Mistral's), and applies the head to every position.
-
-    `windows` has the window of each cache, tokens; 0: none. `states` are of the layers that keep them instead of K and
-    V; passes that only measure have `idle_slot`.
+    windows differ (it ignores Mistral's), and applies the head to every position. `windows` has the window of each
+    cache, tokens; 0: none. `states` are of the layers that keep them instead of K and V; passes that only measure have
+    `idle_slot`.
     """
 
     def __init__(

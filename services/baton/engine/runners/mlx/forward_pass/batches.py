@@ -41,9 +41,8 @@ def plan_passes(
     """Return the passes that compute some spans.
 
     A span of several tokens, or one with a sink, has no row beside others, nor has one of a single token that another
-    one reads.
-    Spans of one token go together, and every row of a pass reads as many tokens as its longest sequence has; therefore
-    a pass ends where shorter rows would read more padding than another pass reads weights.
+    one reads. Spans of one token go together, and every row of a pass reads as many tokens as its longest sequence has;
+    therefore a pass ends where shorter rows would read more padding than another pass reads weights.
 
     `readers` are indices of the spans that may read what spans before them write; `weight_bytes` are read by every
     pass, `token_bytes` are K and V of one token in all layers.
@@ -103,11 +102,9 @@ class PlannedBatch(NamedTuple):
 class MlxBatches:
     """Plans the passes of a launch, and keeps the rows of those that decode.
 
-    Sequences that decode get rows, as far as there is memory; beyond it their blocks are gathered in every pass,
-    layer by layer.
-
-    All rows together may have `max_row_positions`; `weight_bytes` are read by every pass, `token_bytes` are K and V of
-    one token in all layers; `can_pack`: the model takes packed rows.
+    Sequences that decode get rows, as far as there is memory; beyond it their blocks are gathered in every pass, layer
+    by layer. All rows together may have `max_row_positions`; `weight_bytes` are read by every pass, `token_bytes` are K
+    and V of one token in all layers; `can_pack`: the model takes packed rows.
     """
 
     def __init__(
@@ -138,10 +135,7 @@ class MlxBatches:
             rows.assignment.forget(blocks)
 
     def plan(self, spans: Sequence[Span], after: MlxPass | None) -> Iterator[PlannedBatch]:
-        """Yield the passes of a launch, each to be computed before the next is asked for.
-
-        `after` is the pass launched before, if a span has `follows_row`.
-        """
+        """Yield a launch's passes, to be computed in turn; `after` is the launch before, if a span `follows_row`."""
         self.forget(_opened(spans, self._block_tokens))
         alone, together = plan_passes(
             spans,

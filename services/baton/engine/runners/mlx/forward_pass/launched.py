@@ -83,10 +83,7 @@ def _most_probable(logits: mx.array) -> mx.array:
 
 
 def _drawn(logits: mx.array, draws: Draws) -> mx.array:
-    """Return the tokens that `drawing.draw_tokens` would choose, [num_rows], int32.
-
-    In float64, on the CPU: a GPU has none, and shares the memory.
-    """
+    """Return the tokens of `drawing.draw_tokens`, [num_rows], int32; in float64, thus on the CPU."""
     best = _most_probable(logits)
     is_greedy = mx.array(draws.temperatures == 0.0)
     with mx.stream(mx.cpu):

@@ -24,10 +24,9 @@ MLX_DTYPES: dict[KvDtype, mx.Dtype] = {
 class LayerPool:
     """K and V of one layer for all blocks of the node.
 
-    keys: [num_kv_heads, num_blocks * block_tokens, key_head_dim]; values likewise, with value_head_dim.
-
-    Invariant: that of `Cells`. What `read` returns must not outlive a pass of the model, and the runner waits for a
-    pass that reads before the next write.
+    keys: [num_kv_heads, num_blocks * block_tokens, key_head_dim]; values likewise, with value_head_dim. Invariant: that
+    of `Cells`. What `read` returns must not outlive a pass of the model, and the runner waits for a pass that reads
+    before the next write.
     """
 
     def __init__(

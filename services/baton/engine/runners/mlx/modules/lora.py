@@ -48,9 +48,7 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
     """A projection with what adapters add to it.
 
     Where rows differ in their adapters, all adapters are computed for all rows, and what a row does not have is put to
-    zero: few rows take as long as reading the adapters, whichever they have.
-
-    `pairs` has one per adapter, of one rank.
+    zero: few rows take as long as reading the adapters, whichever they have. `pairs` has one per adapter, of one rank.
     """
 
     def __init__(self, base: Any, pairs: Sequence[MlxLowRankWeights], choice: AdapterChoice) -> None:
@@ -74,10 +72,7 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc] # mlx has no types for it
 
 
 def adapt(model: Any, folders: Sequence[LoraFolder], checkpoint: Checkpoint, dtype: mx.Dtype) -> AdapterChoice:
-    """Put adapters into a model of mlx-lm that `fuse` has seen; everything is evaluated.
-
-    Returns what says which row has which.
-    """
+    """Put adapters into a model that `fuse` has seen, evaluated; return what says which row has which."""
     choice = AdapterChoice([folder.adapter.name for folder in folders])
     weights = [cast(dict[str, mx.array], mx.load(str(folder.weights_file))) for folder in folders]
     for index, layer in enumerate(model.model.layers if folders else ()):

@@ -108,10 +108,9 @@ class RowTables:
     """Knows what the block tables on the device hold, and keeps a sequence in its row from pass to pass.
 
     A sequence is recognised by the list object that holds its blocks, but what the device lacks is found by comparing
-    blocks: a list that was emptied and filled again, or another one, costs more entries and is never wrong.
-
-    Invariant: the device holds what is known of each row. The caller says what it has sent: a transfer that fails
-    leaves the device as it was.
+    blocks: a list that was emptied and filled again, or another one, costs more entries and is never wrong. Invariant:
+    the device holds what is known of each row. The caller says what it has sent: a transfer that fails leaves the
+    device as it was.
 
     Rows without a sequence write to `idle_block`, which their first `idle_entries` hold; nobody reads it.
     """
@@ -125,10 +124,7 @@ class RowTables:
         self._row_of: dict[int, int] = {}
 
     def place(self, tables: Sequence[Sequence[int]], num_rows: int) -> list[int]:
-        """Give each sequence a row below `num_rows`, its own where it can be.
-
-        There are as many `tables` as rows at most.
-        """
+        """Give each sequence, one for each of `tables`, a row below `num_rows`, its own where it can be."""
         rows = self._rows_of(tables, num_rows)
         for row in set(range(num_rows)).difference(rows):
             self._release(row)
@@ -140,9 +136,7 @@ class RowTables:
     def changes(self, rows: list[int], tables: Sequence[Sequence[int]], num_rows: int) -> TableChanges:
         """Return what must change so that each row's table is its sequence's, and of idle rows the idle block.
 
-        Nothing of it counts as known before `sent`.
-
-        No table has more than a row's entries.
+        Nothing of it counts as known before `sent`. No table has more than a row's entries.
         """
         changes = TableChanges([], [])
         self._unsent = {}

@@ -73,10 +73,7 @@ class DecodeSteps:
 
 
 class CapturedSteps(DecodeSteps):
-    """Runs decode steps by replaying CUDA graphs that share one pool of memory.
-
-    The next run of any size overwrites the logits of a run.
-    """
+    """Runs decode steps by CUDA graphs of one pool of memory; a run's logits live until the next run."""
 
     def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
         super().__init__(model, buffers, pool, ops)

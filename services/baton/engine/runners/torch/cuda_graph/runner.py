@@ -26,10 +26,8 @@ class CudaGraphRunner(TorchRunner):
 
     A pass in which every span is one token that wants logits, without an adapter, is a decode pass: its rows live in
     static buffers, and the host sends what differs from what the device knows already. All others are packed as on any
-    device.
-
-    Invariant: the device works in the order in which it was asked (one stream), so that a block which is freed while
-    a pass that writes it is under way is written by its next owner afterwards.
+    device. Invariant: the device works in the order in which it was asked (one stream), so that a block which is freed
+    while a pass that writes it is under way is written by its next owner afterwards.
     """
 
     runs_ahead = True

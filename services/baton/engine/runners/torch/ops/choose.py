@@ -16,10 +16,7 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def choose_ops(device: torch.device, dtype: torch.dtype) -> DeviceOps:
-    """Return the operations of a device, by the kernels that are right and the fastest there.
-
-    On a CPU they are for as many threads as torch has.
-    """
+    """Return a device's operations by the kernels that are right and fastest there, for torch's threads."""
     if device.type == "cuda":
         return CudaOps(device)
     if IS_INTERPRETED:

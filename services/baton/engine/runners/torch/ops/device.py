@@ -24,10 +24,7 @@ def memory_of(tensor: torch.Tensor) -> MemoryRange:
 
 
 def device_memory(device: torch.device, *, num_ranks: int = 1) -> DeviceMemory:
-    """Return what the memory of a device has left for blocks once its model is loaded.
-
-    `num_ranks` share the memory of a CPU.
-    """
+    """Return what a loaded model leaves of a device's memory for blocks. `num_ranks` share the memory of a CPU."""
     if device.type != "cuda":
         memory = usable_memory()
         return DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes // num_ranks, is_main=True)

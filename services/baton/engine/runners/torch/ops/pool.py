@@ -150,10 +150,7 @@ class KvPool:
 
 
 def upload(values: Sequence[object] | torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return numbers as a tensor on a device.
-
-    For CUDA they leave from pinned memory, which torch keeps until the copy is done: the host goes on at once.
-    """
+    """Return numbers as a device's tensor; for CUDA they leave pinned memory while the host goes on."""
     host = values.to(dtype) if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=dtype)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 

@@ -27,10 +27,7 @@ LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 class Peer:
-    """A follower's process.
-
-    `on_death` is called, in a thread of its own, with rank and exit status, if it ends before `hang_up` or `close`.
-    """
+    """A follower's process. `on_death`, in its own thread, gets rank and exit status of an end by itself."""
 
     def __init__(self, assignment: RankAssignment, on_death: Callable[[int, int], None]) -> None:
         self.rank = assignment.rank

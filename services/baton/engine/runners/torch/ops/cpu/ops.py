@@ -262,10 +262,7 @@ class KernelDecodeStep:
         self._addresses = np.empty((0, 0), np.int64)
 
     def serves(self, batch: RowBatch) -> bool:
-        """Return whether a batch is one token each of a few sequences, which all want logits and hand nothing over.
-
-        None may have an adapter.
-        """
+        """Return whether a batch is one token of each sequence, with logits, without handing over, adapters aside."""
         num_rows, max_rows = len(batch.segments), self._layers[0].max_rows
         is_plain = isinstance(batch, PackedBatch) and not (batch.has_sinks or batch.adapted)
         return is_plain and 0 < num_rows <= max_rows and batch.num_rows == batch.num_logits == num_rows

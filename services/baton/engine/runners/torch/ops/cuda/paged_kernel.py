@@ -3,7 +3,6 @@
 One program attends from one tile of queries of one sequence and KV head to one share of that sequence's keys. The query
 heads of a KV head stand below each other in a tile, so that decode, too, multiplies matrices. Lengths and tables are
 read on the device: what is launched depends on the number of tiles alone, and a CUDA graph replays for any lengths.
-
 Source: FlashAttention-2 (Dao, 2023) for the running softmax; Flash-Decoding (Dao et al., 2023) for the split of keys.
 """
 

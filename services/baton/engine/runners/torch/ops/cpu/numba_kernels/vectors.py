@@ -119,10 +119,7 @@ def at_address(_context: Any, like: Any, address: Any) -> Any:
 
 @intrinsic
 def call_attention(_context: Any, address: Any, tensors: Any, indices: Any, scaling: Any) -> Any:
-    """Call what `attention.attention_address` returned.
-
-    `tensors` are query, keys, values, output; `indices` rows, tables, spans, sizes.
-    """
+    """Call an `attention_address` with query, keys, values, output, and rows, tables, spans, sizes (`indices`)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointers = []
