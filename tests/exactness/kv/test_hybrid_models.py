@@ -18,6 +18,7 @@ from baton.engine.runners.base import Span
 from baton.errors import ConfigurationError
 from baton.kv.stream import KvFrame, KvProgress
 from baton.prefill.kv_stream import FrameExport
+from baton.wire.quantities import shape_from_proto, shape_to_proto
 from checkpoints import checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
@@ -155,3 +156,12 @@ def test_norms_of_a_folder_in_16_bits_are_not_rounded(framework: Framework, tmp_
     rows = load_runner(framework, tmp_path).forward([Span(prompt, 0, range(3), True, logits_from=0)]).rows()
 
     assert abs(rows - expected).max() <= 1e-4 * abs(expected).max()
+
+
+def test_routers_are_told_of_states_and_of_attention_alone() -> None:
+    """The first layer has no heads of K and V; bytes of a token are those of the others."""
+    info = load_runner("torch", FOLDER).info
+
+    assert shape_from_proto(shape_to_proto(info.shape)) == info.shape
+    assert (info.shape.num_kv_heads, info.shape.kv_bytes_per_token) == (2, 2 * 2 * 32 * 4)
+    assert info.shape.state_bytes == 3 * (3 * 160 + 4 * 16 * 24) * 4

@@ -209,7 +209,7 @@ class ModelInfo:
             num_linear_parameters=self.num_linear_parameters,
             num_head_parameters=self.num_head_parameters,
             num_attention_heads=self.num_attention_heads,
-            num_kv_heads=self.layout.layers[0].num_kv_heads,
+            num_kv_heads=max(spec.num_kv_heads for spec in self.layout.layers),
             head_dim=self.head_dim,
             weight_bytes=self.weight_bytes,
             kv_bytes_per_token=self.layout.num_token_bytes(),
