@@ -124,11 +124,7 @@ class Summary:
 
 
 def summarize(samples: Sequence[RequestSample], service_level: ServiceLevel | None = None) -> Summary:
-    """Return a run's numbers.
-
-    `samples` has failed requests too; without a service level, every complete request is good. Raises ValueError if
-    there are no samples.
-    """
+    """Return a run's numbers; raise ValueError for no `samples`. Without a service level all complete ones are good."""
     if not samples:
         raise ValueError("a run without requests has no numbers")
     service_level = service_level or ServiceLevel()

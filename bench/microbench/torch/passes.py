@@ -71,10 +71,7 @@ class StreamingTimes(NamedTuple):
 def decode_seconds(
     runner: CudaGraphRunner, *, batch_size: int, context: int, num_launches: int, num_steps: int
 ) -> float:
-    """Return the seconds of a decode step, the host one launch ahead and reading every token.
-
-    Blocks hold zeros before `context`: attention reads them all the same.
-    """
+    """Return a decode step's seconds, the host one launch ahead, reading every token; blocks hold zeros."""
     num_warm = 3
     num_positions = context + (num_launches + num_warm) * num_steps
     tables = _tables(runner, batch_size, num_positions)

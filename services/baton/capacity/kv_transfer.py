@@ -262,14 +262,9 @@ def choose_wire(
     """Return in what K and V travel.
 
     Lossless where the transfer takes no longer than the computation that it hides behind. Else, of what is within the
-    allowed loss: the least lossy that hides, or, where none does, the fastest.
-
-    Args:
-        options: What the pair can do, 1 or more; the first is lossless, or a conversion that is allowed.
-        policy: What the operator has set.
-        num_tokens: Positions that travel.
-        bytes_per_second: Rate of the link, above 0.
-        compute_seconds: Time of the prefill.
+    allowed loss: the least lossy that hides, or, where none does, the fastest. `options`: what the pair can do, 1 or
+    more; the first is lossless, or a conversion that is allowed. `policy`: what the operator has set. `num_tokens`:
+    positions that travel. `bytes_per_second`: rate of the link, above 0. `compute_seconds`: time of the prefill.
     """
     is_conversion = options[0].is_conversion
     own = WireChoice(options[0], options[0], WireReason.CONVERTED if is_conversion else WireReason.NO_OPTION)
@@ -323,16 +318,11 @@ def slowdown(
     """Return by what a stream takes longer over a resource than if it had it alone, 1 or more.
 
     Streams that have something to carry share the resource evenly, so one waits for no more of each other than it
-    carries itself. A stream that is computed more slowly than the resource carries (its share s of the rate) leaves
-    the rest to the others, and meets s / (1 - s) of what they carry. What the resource carries of theirs before it
-    begins is not met.
-
-    Args:
-        num_bytes: Of the stream; 0 or more.
-        bytes_per_second: Rate of the resource, above 0.
-        begin_seconds: When its first byte is ready, from now on.
-        compute_seconds: Time over which its bytes become ready.
-        streams: What else uses the resource.
+    carries itself. A stream that is computed more slowly than the resource carries (its share s of the rate) leaves the
+    rest to the others, and meets s / (1 - s) of what they carry. What the resource carries of theirs before it begins
+    is not met. `num_bytes`: of the stream; 0 or more. `bytes_per_second`: rate of the resource, above 0.
+    `begin_seconds`: when its first byte is ready, from now on. `compute_seconds`: time over which its bytes become
+    ready. `streams`: what else uses the resource.
     """
     if not streams or num_bytes <= 0:
         return 1.0
@@ -358,13 +348,10 @@ def least_rate(
 ) -> float:
     """Return the rate of a stream over several resources at once: of the one that leaves it least.
 
-    A resource that would leave more even if every stream on it carried as much as this one is passed over.
-
-    Args:
-        num_bytes: Of the stream; 0 or more.
-        begin_seconds: When its first byte is ready, from now on.
-        compute_seconds: Time over which its bytes become ready.
-        resources: Rate of each, 0 if it is not known, and what else uses it. One rate is known.
+    A resource that would leave more even if every stream on it carried as much as this one is passed over. `num_bytes`:
+    of the stream; 0 or more. `begin_seconds`: when its first byte is ready, from now on. `compute_seconds`: time over
+    which its bytes become ready. `resources`: rate of each, 0 if it is not known, and what else uses it. One rate is
+    known.
     """
     least = math.inf
     for rate, streams in resources:

@@ -293,10 +293,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
 def _uncertainty_seconds(
     decode: DecodeTerms, computing: NodeSnapshot, *, queue: float, prefill: float, exposed: float, link_spread: float
 ) -> float:
-    """Return the standard deviation of a candidate's total, its terms taken to err independently.
-
-    Terms are seconds; `link_spread` is `Link.spread` of the pair, or of the pull.
-    """
+    """Return a total's standard deviation, in seconds, of independent terms and the link's or pull's `link_spread`."""
     return math.hypot(
         queue * computing.spread.queue,
         prefill * computing.spread.prefill,

@@ -169,13 +169,9 @@ def seconds_beside_prompts(
     """Return the time of so many decode steps on a node that computes prompts as well. Ascends with every argument.
 
     Who decodes takes a token in each pass, be it a step or a prompt's: never is a token longer in coming than a pass.
-
-    Args:
-        num_steps: How many, above 0.
-        step_seconds: Of one without prompts, above 0.
-        pass_seconds: Of a pass that a prompt fills.
-        prompt_share: Part of the time that later prompts take, 0 to 1; what is above counts as 1.
-        left_seconds: What earlier prompts still take when decoding begins.
+    `num_steps`: how many, above 0. `step_seconds`: of one without prompts, above 0. `pass_seconds`: of a pass that a
+    prompt fills. `prompt_share`: part of the time that later prompts take, 0 to 1; what is above counts as 1.
+    `left_seconds`: what earlier prompts still take when decoding begins.
     """
     whole = max(pass_seconds, step_seconds)
     share = min(1.0, prompt_share)

@@ -178,11 +178,7 @@ class ThreadConnection(Connection):
     def send_message(
         self, stream_id: int, parts: Sequence[Buffer], deadline: float | None = None, *, is_last: bool = False
     ) -> None:
-        """Send a message as DATA frames, waiting for the peer's windows.
-
-        Raises StreamEndedError if the stream ends meanwhile, TimeoutError at the deadline, OSError if the connection
-        breaks.
-        """
+        """Send DATA frames as windows allow; raise StreamEndedError, TimeoutError or OSError if it has to end."""
         message = MessageParts(parts)
         while message.num_bytes:
             num_bytes = self.windows.take(stream_id, min(message.num_bytes, self.writer.frame_bytes), deadline)

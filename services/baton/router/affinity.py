@@ -57,10 +57,7 @@ class RoundRobin:
         self._num_placed = 0
 
     def place(self, snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
-        """Return the pair of nodes whose turn it is, priced; pairs that cannot run the request are passed over.
-
-        Returns a decision without a choice, with all reasons, if no pair can.
-        """
+        """Return the pair whose turn it is, priced, that can run the request; without a choice, all reasons."""
         for pair in self._in_turn(snapshot):
             if not request.pins or pair in request.pins:
                 decision = place(snapshot, replace(request, pins=frozenset({pair})))

@@ -134,11 +134,7 @@ class Caller:
 def caller_of(
     common_names: Sequence[str], *, without_certificate: Party | None = None, server_name: str = DEPLOYMENT
 ) -> Caller:
-    """Return who calls over TLS.
-
-    `without_certificate` is what those are that show none; None: the port demands one. Raises ForbiddenError if the
-    certificate has several names.
-    """
+    """Return who calls over TLS, or `without_certificate`; raise ForbiddenError if a certificate has several names."""
     if without_certificate is not None:
         return Caller(without_certificate)
     names = list(filter(None, common_names))  # gRPC tells of a certificate without a name as one with an empty one

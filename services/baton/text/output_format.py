@@ -143,10 +143,8 @@ class OutputFormat:
 def detect_output_format(template: str, *, tool_format: str = AUTO, reasoning_format: str = AUTO) -> OutputFormat:
     """Return the formats of a model.
 
-    Formats are keys of TOOL_PARSERS and REASONING_MARKERS, NONE, or AUTO: as the template has it.
-
-    Raises:
-        ConfigurationError: If a name is not known.
+    Formats are keys of TOOL_PARSERS and REASONING_MARKERS, NONE, or AUTO: as the template has it. Raises
+    ConfigurationError if a name is not known.
     """
     _check("tool_call_parser", tool_format, TOOL_PARSERS)
     _check("reasoning_parser", reasoning_format, REASONING_MARKERS)
@@ -217,8 +215,7 @@ class ModelOutputFormat:
     def count_reasoning(self, token_ids: Sequence[int], *, is_in_reasoning: bool) -> int | None:
         """Return the number of tokens of an answer's reasoning, markers not counted.
 
-        Returns:
-            None if the model marks no reasoning, or its closing marker is no token of its own.
+        Returns None if the model marks no reasoning, or its closing marker is no token of its own.
         """
         if self._reasoning_tokens is None or self._reasoning_tokens[1] is None:
             return None

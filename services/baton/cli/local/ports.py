@@ -47,11 +47,7 @@ def _free_port(host: str) -> str:
 
 
 def free_ports(host: str, keys: Sequence[str], preferred: Mapping[str, int]) -> Mapping[str, int]:
-    """Return one free port per key, all different.
-
-    `host`: address that they are free on. `keys`: what they are for. `preferred`: ports to take where they are free, by
-    key.
-    """
+    """Return a port free on `host` per key, all different, `preferred` ones, by key, where they are free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(_bind_preferred(host, preferred.get(key, 0))) for key in keys]
         return {key: int(bound.getsockname()[1]) for key, bound in zip(keys, sockets, strict=True)}

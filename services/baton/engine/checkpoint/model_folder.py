@@ -163,9 +163,8 @@ class Checkpoint:
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and check a model folder.
 
-    Raises:
-        ConfigurationError: If the folder is no model, holds no safetensors or broken ones, or its family is not
-            supported; the message says what is.
+    Raises ConfigurationError if the folder is no model, holds no safetensors or broken ones, or its family is not
+    supported; the message says what is.
     """
     told = read_json(directory / "config.json", is_required=True)
     config = text_config(told)
@@ -212,8 +211,7 @@ def is_beyond(name: str, num_layers: int) -> bool:
 def _weight_files(directory: Path) -> list[Path]:
     """Return the files of the weights, all that the index names, if there is one.
 
-    Raises:
-        ConfigurationError: If there are none, or one is missing.
+    Raises ConfigurationError if there are none, or one is missing.
     """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
@@ -231,8 +229,7 @@ def _weight_files(directory: Path) -> list[Path]:
 def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:
     """Return the object in a file of a folder; an empty one where there is no file and none is required.
 
-    Raises:
-        ConfigurationError: If it is not there, or is no JSON object.
+    Raises ConfigurationError if it is not there, or is no JSON object.
     """
     if not path.is_file():
         if is_required:

@@ -41,10 +41,9 @@ class Pipeline:
     """Launches passes and processes what they bring.
 
     Invariant: between two calls at most one pass is in flight, its last step not looked at, and all of its tokens are
-    the runner's own choice.
-
-    `deliver` is called when there may be something to deliver, before the device is waited for; `await_command` waits
-    so many seconds for a command. Where `is_gap_wanted`, no pass is launched before the one before it is over.
+    the runner's own choice. `deliver` is called when there may be something to deliver, before the device is waited
+    for; `await_command` waits so many seconds for a command. Where `is_gap_wanted`, no pass is launched before the one
+    before it is over.
     """
 
     def __init__(
@@ -95,8 +94,7 @@ class Pipeline:
     def run(self, step: Step) -> bool:
         """Launch what the scheduler planned, and process the pass that was in flight.
 
-        Returns:
-            Whether there was anything: if not, only a command can change what the scheduler plans next.
+        Returns whether there was anything: if not, only a command can change what the scheduler plans next.
         """
         suspect = step.sequences[0] if step.is_alone and step.sequences else None
         if suspect is not None:

@@ -207,10 +207,7 @@ class Offload:
         self.hits = TierHits(*(total + more * self._block_tokens for total, more in zip(self.hits, found, strict=True)))
 
     def take_run(self, hashes: Seq[BlockHash], begin: int) -> list[BlockKv]:
-        """Return the contents of consecutive blocks that a sequence had better copy in than compute.
-
-        `begin` is the index of the first of `hashes` that the device lacks.
-        """
+        """Return consecutive blocks' contents, from `begin` of `hashes`, that are better copied in than computed."""
         if not self.store.num_blocks or begin == len(hashes):
             return []
         contents = self.store.take_run(hashes[begin:])
@@ -293,10 +290,7 @@ class Offload:
 
 
 def is_copied(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: StepCost | None) -> bool:
-    """Return whether KV is rather copied than computed again.
-
-    KV of [begin, end) has `num_bytes`, as often as it is copied. A rate of 0 is not known, and a copy tells.
-    """
+    """Return whether KV of [begin, end) is rather copied, also if no rate, 0, is known, than computed again."""
     if cost is None or not bytes_per_second:
         return True
     return num_bytes / bytes_per_second < cost.prompt_seconds(begin, end)

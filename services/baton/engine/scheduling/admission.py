@@ -272,10 +272,7 @@ class ReusablePrefix:
 
     @property
     def must_join(self) -> bool:
-        """Return whether some blocks are yet to be filled: then only a sequence that the pass computes may have them.
-
-        Such a sequence fails if the pass does.
-        """
+        """Return whether blocks are yet to be filled: only a sequence of the pass, which fails with it, has them."""
         return self.leader is None and len(self.blocks) > self.num_cached_blocks
 
 

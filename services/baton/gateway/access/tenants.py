@@ -1,7 +1,4 @@
-"""Tenants: the owners of API keys. Their prefix caches are apart, so that neither hits nor times tell of each other.
-
-What can be in work at once they share by weight.
-"""
+"""Tenants, the owners of API keys: their caches are apart, and what can be in work at once they share by weight."""
 
 from __future__ import annotations
 

@@ -155,10 +155,7 @@ class AnswerFormat(EventFormat, Protocol):
     """Writes one answer: server-sent events for a stream, or a whole body."""
 
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
-        """Return the events that end a choice and, after the last one, the stream.
-
-        `results` are those of all choices, in order, if this is the last to end; else empty.
-        """
+        """Return the events that end a choice, or the stream: `results` are all choices', in order, for the last."""
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the body of an answer that is not streamed."""

@@ -60,11 +60,7 @@ class Pages:
     """Answers of one gateway; nothing is asked of other services."""
 
     def __init__(self, catalog: ModelCatalog, scrape: Scrape | None, *, created_seconds: int) -> None:
-        """Make them.
-
-        `catalog`: knows the models. `scrape`: the metrics; None: each process has its own, on a port of its own.
-        `created_seconds`: when the gateway started, since 1970.
-        """
+        """Make them. `scrape`: the metrics, None: each process has its own; `created_seconds`: the gateway's start."""
         self._catalog = catalog
         self._scrape = scrape
         self._created_seconds = created_seconds

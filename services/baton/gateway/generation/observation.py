@@ -34,10 +34,7 @@ _PARAMETERS = frozenset({"temperature", "top_p", "top_k", "seed", "frequency_pen
 
 
 class GenerationObserver:
-    """Watches one generation inside `with`: its times and tokens for the metrics, its end for journal and span.
-
-    The span is the one that is current when it is made.
-    """
+    """Watches a generation inside `with`: times and tokens for metrics, its end for journal and current span."""
 
     def __init__(
         self,

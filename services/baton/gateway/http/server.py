@@ -54,11 +54,7 @@ class HttpServer:
         await self._tasks.__aexit__(None, None, None)
 
     async def start(self, host: str, port: int, *, is_shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; return the port.
-
-        Port 0 is any free one; `is_shared`: other processes listen on it, too. Raises ConfigurationError if the address
-        cannot be bound.
-        """
+        """Listen; return the port: 0 is any free one, which processes share; raise ConfigurationError if it cannot."""
         loop = asyncio.get_running_loop()
         try:
             # It binds, and never accepts: what it has accepted would be counted after its handshake, not before.

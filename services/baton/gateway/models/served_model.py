@@ -71,10 +71,7 @@ def describe(name: str, nodes: Sequence[NodeDescription], text: ModelText) -> Se
 
 
 def with_adapters(model: ServedModel, nodes: Sequence[NodeDescription]) -> Mapping[str, ServedModel]:
-    """Return a model with each of the adapters that its nodes have, by name; each is a model of its own.
-
-    Where digests differ, an adapter is as the first of the nodes has it.
-    """
+    """Return a model with each adapter of its nodes, by name: the first node's where digests differ."""
     adapters: dict[str, Adapter] = {}
     for node in sorted(nodes, key=lambda node: node.node_id):
         for adapter in node.adapters:

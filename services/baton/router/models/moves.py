@@ -59,11 +59,7 @@ class Steadiness:
         self._departures.append(self._clock())
 
     def aim(self, today: Holders, today_plan: ModelPlan | None, best: ModelPlan) -> Holders:
-        """Return which holders to work towards.
-
-        `today`: the machines that hold each model. `today_plan`: what that costs; None: it is more than is wanted.
-        `best`: the best plan.
-        """
+        """Return the holders to work towards: those of `today`, which cost `today_plan` (None: too much), or `best`."""
         wished = best.holders
         if wished != self._wished:
             self._wished, self._wished_since = wished, self._clock()

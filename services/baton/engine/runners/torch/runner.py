@@ -107,10 +107,7 @@ class TorchRunner(Runner):
             raise
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
-
-        Raises ValueError if the buffers do not have the size of these positions.
-        """
+        """Write K and V of some positions of a layer into blocks, in the cache's dtype; ValueError: other sizes."""
         if self.info.layout.layers[layer].state:
             return
         with self._ops.at_work():

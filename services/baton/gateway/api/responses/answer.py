@@ -162,11 +162,7 @@ class ResponsesFormat:
         token_bytes: TokenBytes | None,
         is_sealing: bool,
     ) -> None:
-        """Begin an answer.
-
-        `token_bytes` is None where log-probabilities were not asked for; `is_sealing`: reasoning is also told in the
-        form in which clients send it back.
-        """
+        """Begin an answer. `token_bytes` None: no log-probabilities; `is_sealing`: reasoning goes sealed, too."""
         self._context = context
         self._opening = opening
         self._parser = parser

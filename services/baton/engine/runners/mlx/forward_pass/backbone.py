@@ -89,10 +89,7 @@ def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_token
 
 
 def batch_of_parts(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
-    """Return the pass that computes several spans of any length and one adapter, packed into one row.
-
-    Spans have one token or more each; `token_ids` is [1, num_tokens], int32.
-    """
+    """Return the pass over spans, packed in one row `token_ids`, [1, num_tokens], int32, and one adapter."""
     packing = pack(spans, windows, block_tokens)
     return MlxBatch(token_ids, 0, packing.slots, {}, adapters=_adapters_of(spans[:1]), packing=packing)
 

@@ -17,9 +17,7 @@ RunLayer = Callable[[int, mx.array, Mask, Any], mx.array]
 class Surroundings:
     """Embedding before the layers, mask of a layer, and head after them, for most families.
 
-    Attributes:
-        modules: The layers.
-        caches: By layer, the one whose K and V it reads.
+    `modules`: the layers. `caches`: by layer, the one whose K and V it reads.
     """
 
     def __init__(self, model: Any) -> None:

@@ -23,10 +23,7 @@ class MlxLowRankWeights(NamedTuple):
 
 
 class AdapterChoice:
-    """Which adapters the rows of the pass have that is being made; all adapted projections of a model read it.
-
-    `names` are in the order in which projections hold them.
-    """
+    """Which adapters, by the order of `names`, the rows of a pass have, for all adapted projections of a model."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._indices = {name: index for index, name in enumerate(names)}

@@ -32,10 +32,7 @@ class KeysValues(NamedTuple):
 
 
 class BlockTable:
-    """The blocks of one sequence, in a form that a pool indexes quickly.
-
-    `ids`: the blocks. `is_run`: whether they are consecutive, so that their slots need no gathering.
-    """
+    """A sequence's blocks as a pool indexes them. `is_run`: the `ids` are consecutive and need no gathering."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = tuple(ids)

@@ -137,10 +137,7 @@ class ParallelRunner(Runner):
             self._local.copy_block(source, target)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
-
-        Raises ValueError if the buffers do not have the size of these positions.
-        """
+        """Write K and V of some positions of a layer into blocks, in the cache's dtype; ValueError: other sizes."""
         first, *others = split_heads(kv, len(self.peers) + 1)
         self._local.write_kv(block_table, layer, start, num_tokens, first)  # checks the sizes
         with self._in_step():
