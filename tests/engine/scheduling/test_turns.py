@@ -9,7 +9,7 @@ import pytest
 
 from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.step import Step
-from baton.engine.scheduling.turns import OUTPUT_COST
+from baton.engine.scheduling.turns import OUTPUT_COST, TenantTurns
 from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
@@ -140,3 +140,14 @@ def test_a_pass_of_its_own_is_charged_to_the_tenant() -> None:
         pass
 
     assert turns._counters["thief"] - begun >= OUTPUT_COST * 3
+
+
+def test_who_was_beside_a_pass_that_failed_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is computed alone until it is beyond that pass; it was another's fault."""
+    stepper, charged = suspects_beside("abc", 0), list[str]()
+    monkeypatch.setattr(TenantTurns, "charge_others", lambda _turns, each: charged.append(each.request.tenant))
+    stepper.scheduler.isolate(computed(stepper))
+    alone = [computed(stepper).is_alone for _ in range(12)]
+
+    assert any(alone)
+    assert not charged

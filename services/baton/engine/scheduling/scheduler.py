@@ -292,7 +292,7 @@ class Scheduler:
                 self.admission.admit(step, StepBudget(self._limits.max_step_tokens, 1), (sequence,))
             if step.members:
                 step.is_alone, self._num_shared = True, 0
-                if self._queues.has_tenants:
+                if self._queues.has_tenants and sequence.request.is_suspect:  # others were beside one that failed
                     self._turns.charge_others(sequence)
                 break
         return step.is_alone
