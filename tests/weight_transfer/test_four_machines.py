@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from crc32c import crc32c
 
 from baton.errors import ConfigurationError, UnavailableError
 from baton.internal.v1 import weight_service_pb2 as messages
@@ -319,6 +320,34 @@ def test_a_machine_that_names_other_files_is_refused(name: str, tmp_path: Path) 
         with pytest.raises(Exception, match=r"files\.name: .* is no file of a model"):
             await fetch_from([f"127.0.0.1:{server.port}"], "tiny", WeightStore(tmp_path / "target"), ignore)
         await server.drain(0)
+
+    asyncio.run(asyncio.wait_for(scenario(), _TIMEOUT_SECONDS))
+
+
+def test_a_source_that_drips_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then would have a fetch last for years; another source is asked for the rest."""
+    monkeypatch.setattr("baton.weight_transfer.fetcher._SILENT_SECONDS", 0.3)
+
+    class Dripping(Counting):
+        async def FetchFile(  # noqa: N802 - the name is the proto's
+            self, request: messages.FetchFileRequest, context: object
+        ) -> AsyncIterator[object]:
+            async for piece in super().FetchFile(request, context):
+                for byte in piece.content:
+                    await asyncio.sleep(0.05)
+                    content = bytes([byte])
+                    yield messages.FetchFileResponse(content=content, content_crc32c=crc32c(content))
+
+    async def scenario() -> None:
+        folder, dripping = folder_with(tmp_path / "tiny"), GrpcServer("127.0.0.1:0")
+        served = Dripping({"tiny": folder}, Pace(), WeightStore(tmp_path / "first"))
+        dripping.add(SERVICE_NAME, served.register)
+        await dripping.start()
+        async with machine(WeightStore(tmp_path / "second"), {"tiny": folder}) as (address, _):
+            sources = [f"127.0.0.1:{dripping.port}", address]
+            found = await fetch_from(sources, "tiny", WeightStore(tmp_path / "target"), ignore)
+            assert contents(found) == FETCHED
+        await dripping.drain(0)
 
     asyncio.run(asyncio.wait_for(scenario(), _TIMEOUT_SECONDS))
 

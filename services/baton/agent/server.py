@@ -107,11 +107,7 @@ def worker_environment(role: str, settings: Mapping[str, str], identity: TlsIden
 
 
 async def serve(settings: AgentSettings) -> None:
-    """Join a deployment if told to, then supervise the worker until SIGTERM or SIGINT; it ends before this returns.
-
-    Raises:
-        BatonError: If the router refuses this machine.
-    """
+    """Join a deployment if told to, then supervise the worker until SIGTERM or SIGINT; it ends before this returns."""
     if os.geteuid() == 0:
         log.warning("agent_is_root: it needs an account's rights to its model and state folders, and no more")
     stop = asyncio.ensure_future(wait_for_stop_signal())

@@ -142,11 +142,7 @@ def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
 
 
 def in_cluster_configuration() -> Any:
-    """Return the `kubernetes.client.Configuration` of this pod's own account.
-
-    Raises:
-        ConfigurationError: If this is no pod with an account, or the Kubernetes client is not installed.
-    """
+    """Return the `kubernetes.client.Configuration` of this pod's own account, or raise ConfigurationError."""
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config

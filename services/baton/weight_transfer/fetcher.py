@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """Without a byte from anybody, after which a fetch has failed; what has come stays."""
 _SILENT_SECONDS = 10.0
-"""Without a byte from one source, after which another one is asked."""
+"""Of waiting for one source, after which another one is asked, unless so much has come."""
+_LEAST_BYTES = 128 << 10
 _PAUSE_SECONDS = 0.2
 """Before all are asked again."""
 _NUM_FILES = 4
@@ -215,11 +216,15 @@ class _Fetch:
         wanted = messages.FetchFileRequest(
             sha256=arriving.wanted.sha256, begin=arriving.num_bytes, end=end, model=model
         )
-        call = self._stubs[address].FetchFile(wanted)
+        call, waited, num_counted = self._stubs[address].FetchFile(wanted), 0.0, arriving.num_bytes
         try:
             while arriving.num_bytes < end:
-                async with asyncio.timeout(_SILENT_SECONDS):
+                if arriving.num_bytes - num_counted >= _LEAST_BYTES:
+                    waited, num_counted = 0.0, arriving.num_bytes
+                begun = time.monotonic()
+                async with asyncio.timeout(_SILENT_SECONDS - waited):
                     piece = await call.read()
+                waited += time.monotonic() - begun
                 if piece is grpc.aio.EOF:
                     raise StreamBrokenError(f"it ended {end - arriving.num_bytes} bytes early")
                 if not 0 < len(piece.content) <= end - arriving.num_bytes:
@@ -230,7 +235,7 @@ class _Fetch:
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         except TimeoutError as error:
-            raise UnavailableError(f"it has sent nothing for {_SILENT_SECONDS:.0f} s") from error
+            raise UnavailableError(f"it has sent next to nothing for {_SILENT_SECONDS:.0f} s") from error
         finally:
             call.cancel()
 

@@ -47,11 +47,7 @@ class KeyLimits:
         self._buckets: dict[tuple[str, str], _Bucket] = {}
 
     def check(self, key_name: str, num_requests: int = 1) -> None:
-        """Check that a key has something left; of requests only if there are any to come.
-
-        Raises:
-            OverloadedError: If it has asked for too much; its metadata say when to come back.
-        """
+        """Raise OverloadedError if a key has used up what it has; of requests only if there are any to come."""
         for kind, per_minute in self._per_minute.items():
             if kind == "requests" and not num_requests:
                 continue
