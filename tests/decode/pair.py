@@ -120,6 +120,11 @@ class Node:
         if self.is_draining:
             raise UnavailableError("shutting down", reason="DRAINING")
 
+    def forget(self) -> None:
+        """Drop what has been kept of past requests."""
+        self.registration.outcomes.clear()
+        self.placement_ids.clear()
+
     async def settle(self) -> None:
         """Return when the engine holds nothing any more; every block is free then."""
         scheduler = self.engine.scheduler
@@ -370,8 +375,7 @@ class Pair:
     def forget(self) -> None:
         """Drop what has been kept of past requests."""
         for node in (self.prefill, self.spare_side.node, self.decode):
-            node.registration.outcomes.clear()
-            node.placement_ids.clear()
+            node.forget()
         self.servicer.requests.clear()
         self.spare_side.servicer.requests.clear()
         self.metrics.counted.clear()

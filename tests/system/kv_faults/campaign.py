@@ -220,6 +220,7 @@ class Campaign:
         if self.neighbour is not None:
             await self.neighbour.node.settle()
             self.neighbour.servicer.requests.clear()
+            self.neighbour.node.forget()
         if self._proxy.injected_at is None:
             self.num_missed += 1
             return
