@@ -39,6 +39,7 @@ CHART_OWNED = frozenset(
         *("processes", "metrics_port", "models_file", "join_port", "join_secret_file", "join_authority_key_file"),
         *("join_assignments_file", "join_certificate_days", "join_router_address", "join_cache_index_address"),
         *("announce_address", "kubernetes_node", "read_kubernetes_node", "accelerators", "drain_pause_seconds"),
+        "models_lease",
     }
 )
 """Settings that the chart sets from other values, or leaves alone: a pod is one process, more are more replicas."""

@@ -15,6 +15,9 @@
 {{- end -}}
 {{- end -}}
 {{- include "baton.checks.pools" . -}}
+{{- if and .Values.models (not (and .Values.worker.agent .Values.worker.pools)) -}}
+{{- fail "models need pods that load them: set worker.agent, and at least one of worker.pools" -}}
+{{- end -}}
 {{- if and .Values.bareMetal.enabled (not .Values.tls.enabled) (not .Values.bareMetal.insecure) -}}
 {{- fail "bareMetal.enabled opens router and cache index to other networks, where whoever reaches them would be believed: set tls.enabled, or bareMetal.insecure if none but friends can" -}}
 {{- end -}}

@@ -5,6 +5,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   pool              name of its pool, if it is a worker
   kind              StatefulSet, if it is no Deployment
   asksKubernetes    whether it needs a token of the Kubernetes API
+  hasAgent          whether an agent starts it, and others beside it
   image             control, cpu or cuda
   args              flags after the role
   ports             [{name, port, hostPort}]
@@ -108,7 +109,7 @@ role: router
 {{- if .Values.bareMetal.enabled }}
 kind: StatefulSet
 {{- end }}
-asksKubernetes: {{ not (empty (include "baton.tls.enrols" .)) }}
+asksKubernetes: {{ or .Values.worker.agent (not (empty (include "baton.tls.enrols" .))) }}
 image: control
 ports:
   - {name: grpc, port: {{ $ports.router }}}
@@ -124,6 +125,9 @@ startSeconds: 60
 drainSeconds: {{ dig "drainSeconds" 2 $values.settings }}
 files:
   {{- include "baton.join.files" . | nindent 2 }}
+  {{- if .Values.worker.agent }}
+  - {name: models, mountPath: /etc/baton/models, volume: {configMap: {name: {{ include "baton.models.name" . }}}}}
+  {{- end }}
 resources: {{ toJson $values.resources }}
 args:
   - "--log-level={{ .Values.logLevel }}"
@@ -131,6 +135,10 @@ args:
   - "--port={{ $ports.router }}"
   - "--metrics-port={{ $ports.metrics }}"
   - "--cache-index-address={{ include "baton.cacheIndexAddress" . }}"
+  {{- if .Values.worker.agent }}
+  - "--models-file=/etc/baton/models/models.toml"
+  - "--models-lease={{ include "baton.fullname" . }}-router"
+  {{- end }}
   {{- with include "baton.join.flags" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -190,6 +198,7 @@ name: {{ include "baton.fullname" .root }}-{{ .role }}-{{ .pool }}
 role: {{ .role }}
 pool: {{ .pool }}
 asksKubernetes: {{ or .root.Values.discovery.enabled .root.Values.discovery.readNodes }}
+hasAgent: {{ and (eq .role "worker") .root.Values.worker.agent }}
 image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not (empty $accelerator.resource))) (eq $values.engine "mock")) }}
 ports:
   - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}

@@ -137,11 +137,13 @@ spec:
 {{- range $role := list "prefill" "decode" "worker" }}
 - to:
     {{- include "baton.network.peer" (dict "root" $ "role" $role) | nindent 4 }}
+  {{- if not (and (eq $role "worker") $.Values.worker.agent) }}
   ports:
     - {protocol: TCP, port: {{ get $ports $role }}}
     {{- with get $ports (printf "%sFast" $role) }}
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
+  {{- end }}
 {{- end }}
 {{- if .Values.bareMetal.enabled }}
 - to:

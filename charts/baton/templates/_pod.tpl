@@ -103,9 +103,14 @@ image: {{ include "baton.image" . }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 args:
   - serve
+  {{- if .component.hasAgent }}
+  - agent
+  {{- include "baton.models.agentArgs" . | nindent 2 }}
+  {{- else }}
   - {{ .component.role }}
   {{- range .component.args }}
   - {{ . | quote }}
+  {{- end }}
   {{- end }}
 env:
   {{- include "baton.environment" . | nindent 2 }}

@@ -65,6 +65,11 @@ class LoopChannel:
         """Take no further call, but calls may still run on them."""
         self._is_closed = False
 
+    def renew(self) -> None:
+        """Have later calls go over another connection, to the next address where there are several."""
+        if self._connection is not None:
+            self._connection.retire()
+
     async def __aenter__(self) -> LoopChannel:
         return self
 

@@ -147,6 +147,7 @@ def machines(count: int, folder: Path, bits_per_second: float) -> Iterator[Seque
 
 def _remove(made: Sequence[JoiningMachine]) -> None:
     for machine in made:
+        subprocess.run(("ip", "link", "del", f"{machine.namespace}-0"), capture_output=True, check=False)
         subprocess.run(("ip", "netns", "del", machine.namespace), capture_output=True, check=False)
     subprocess.run(("ip", "link", "del", _SWITCH), capture_output=True, check=False)
 

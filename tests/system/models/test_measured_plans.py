@@ -106,7 +106,7 @@ def random_problem(rng: random.Random) -> Problem:
     means = [round(sum(each) / NUM_REQUESTS) for each in zip(*sizes, strict=True)]
     replicas = rng.choice((0, 0, 2))
     problem = Problem(hardware, rates, _wanted(Demand(0.1, *means), replicas), ())
-    alone = {each.decode_node_id: each for each in problem.search().candidates[MODEL] if each.is_local}
+    alone = {each.decode_node_id: each for each in problem.search()._pricers[0].candidates if each.is_local}
     rate = rng.uniform(0.4, 0.9) * sum(1 / each.estimate.total_seconds for each in alone.values() if each.estimate)
     now, trace = 0.0, []
     for size in sizes:
@@ -189,7 +189,7 @@ async def _drive(problem: Problem, pairs: Pairs, name: str) -> Mapping[int, floa
                 attempt=1,
                 model_id=MODEL,
                 prompt_token_ids=[3 + (number * 31 + place) % 200 for place in range(arrival.num_prompt_tokens)],
-                sampling=SamplingParameters(ignore_eos=True, max_token_count=arrival.num_output_tokens),
+                sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=arrival.num_output_tokens),
                 placement=placement,
                 bypass_prefix_cache=True,
             )

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from baton.capacity.placement import Candidate
 from baton.capacity.planning.pricing import UNIT, Machine, Option, Price, Pricer, WantedModel, queue_cost
 from baton.capacity.snapshot import Link
 
@@ -91,11 +90,6 @@ class PlanSearch:
         self._machines, self._wanted = tuple(machines), tuple(wanted)
         known = {(left, right): link for (right, left), link in links.items()} | dict(links)
         self._pricers = [Pricer(self._machines, each, wanted, known, default_link) for each in wanted]
-
-    @property
-    def candidates(self) -> Mapping[str, tuple[Candidate, ...]]:
-        """Return every way to run one request of each model, cheapest first."""
-        return {pricer.wanted.name: pricer.candidates for pricer in self._pricers}
 
     def best(self) -> ModelPlan:
         """Return the best plan."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
@@ -26,6 +28,8 @@ NO_NODE = "NO_NODE"
 NOT_LEADER = "NOT_LEADER"
 """Reason of a router that another one plans for."""
 
+_MOST_ROUTERS = 8
+"""Connections over which the one that leads is looked for."""
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 0.5
 _INVITE_SECONDS = 30.0
@@ -41,9 +45,7 @@ class RouterClient:
         self._timeout_seconds = timeout_seconds
         self._channel = LoopChannel(address, is_balanced=True)
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        parts = address.split(",")
-        self._channels = [LoopChannel(part.strip()) for part in parts] if len(parts) > 1 else []
-        self._planners = [ModelServiceStub(each) for each in self._channels or [self._channel]]  # type: ignore[no-untyped-call]
+        self._channels = [LoopChannel(part, is_balanced=True) for part in address.split(",")]
 
     async def place(self, request: PlaceRequest) -> PlaceResponse:
         """Return where a request runs; asks for `timeout_seconds` at most while the router is away or knows no node.
@@ -103,16 +105,11 @@ class RouterClient:
 
         Nothing where nobody plans; None: no leader answers now.
         """
-        for stub in self._planners:
-            try:
-                answer: models.ListModelsResponse = await stub.ListModels(
-                    models.ListModelsRequest(), timeout=self._timeout_seconds
-                )
-                return answer
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    return models.ListModelsResponse()
-        return None
+        try:
+            answer: models.ListModelsResponse = await self._ask_leader("ListModels", models.ListModelsRequest())
+        except grpc.aio.AioRpcError as error:
+            return models.ListModelsResponse() if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
+        return answer
 
     async def use_model(self, name: str) -> None:
         """Have a model loaded that is wanted on demand.
@@ -128,14 +125,23 @@ class RouterClient:
         Raises:
             BatonError: If the leader refuses, or no router answers.
         """
-        for stub in self._planners:
+        try:
+            answer: models.ChangeModelResponse = await self._ask_leader("ChangeModel", request)
+        except grpc.aio.AioRpcError as error:
+            raise self._absence(error_from_rpc(error)) from error
+        return answer
+
+    async def _ask_leader(self, method: str, request: object) -> Any:
+        """Return what the router that leads answers; behind one address each further connection is to another one."""
+        for channel in itertools.islice(itertools.cycle(self._channels), _MOST_ROUTERS):
             try:
-                answer: models.ChangeModelResponse = await stub.ChangeModel(request, timeout=self._timeout_seconds)
-                return answer
+                return await getattr(ModelServiceStub(channel), method)(request, timeout=self._timeout_seconds)  # type: ignore[no-untyped-call]
             except grpc.aio.AioRpcError as rpc_error:
-                if (error := error_from_rpc(rpc_error)).reason != NOT_LEADER or stub is self._planners[-1]:
-                    raise self._absence(error) from rpc_error
-        raise AssertionError("there is a router at least")
+                error = rpc_error
+                if error_from_rpc(error).reason != NOT_LEADER and channel is self._channels[-1]:
+                    break
+                channel.renew()
+        raise error
 
     async def invite(self) -> joining.InviteResponse:
         """Return a code by which one machine joins; the deployment is open to other machines from then on.

@@ -66,8 +66,6 @@ class ModelSupervision:
         """Since when requests wait for a model."""
         self._attempts: dict[str, int] = {}
         self._steadiness = Steadiness(clock)
-        self.num_loads = 0
-        """Orders to load a model, since the start."""
         self.plan: ModelPlan | None = None
         """The best one; None: nothing can be planned yet."""
         self.waits = ""
@@ -172,7 +170,6 @@ class ModelSupervision:
         log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
         if kind == "load" and self.plan:
             order.kv_byte_count = self.plan.pool_bytes(name, machine)
-            self.num_loads += 1
             self._came_at[name] = self._clock()
 
     def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
