@@ -8,6 +8,15 @@ from tests.charts.rendering import ALL, Manifest, manifests, pods
 
 _SLICES = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
 _SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+_LEASE = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["baton-router"],
+        "verbs": ["get", "update"],
+    },
+]
 _NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 
 
@@ -15,7 +24,8 @@ _NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 def test_only_nodes_that_ask_kubernetes_have_a_token(name: str) -> None:
     """Pools with discovery may read EndpointSlices of their namespace, or get nodes.
 
-    Routers that sign for pods may what every account may, a Job may make Secrets, and nobody anything else.
+    Routers that sign for pods may what every account may, those that plan have a Lease, a Job may make Secrets, and
+    nobody anything else.
     """
     objects = manifests(name)
     with_token = {pod_name for pod_name, pod in pods(objects) if pod["automountServiceAccountToken"]}
@@ -23,12 +33,15 @@ def test_only_nodes_that_ask_kubernetes_have_a_token(name: str) -> None:
     reading = {pod_name for pod_name, pod in pods(objects) if "--read-kubernetes-node=true" in str(pod)}
 
     signing = {pod_name for pod_name, pod in pods(objects) if "--join-pods=" in str(pod)}
+    leading = {pod_name for pod_name, pod in pods(objects) if "--models-lease=" in str(pod)}
     making = {"baton-authority": [_SECRETS]} if "baton-authority" in {name for name, _ in pods(objects)} else {}
 
-    assert with_token == following | reading | signing | set(making)
-    assert _rules(objects, "Role") == {pod_name: [_SLICES] for pod_name in following} | making
+    assert with_token == following | reading | signing | leading | set(making)
+    assert _rules(objects, "Role") == {pod_name: [_SLICES] for pod_name in following} | making | dict.fromkeys(
+        leading, _LEASE
+    )
     assert _rules(objects, "ClusterRole") == {f"llm-{pod_name}": [_NODES] for pod_name in reading}
-    assert _bound(objects, "Role") == {(pod_name, pod_name, "llm") for pod_name in (*following, *making)}
+    assert _bound(objects, "Role") == {(pod_name, pod_name, "llm") for pod_name in (*following, *making, *leading)}
     assert _bound(objects, "ClusterRole") == {(f"llm-{pod_name}", pod_name, "llm") for pod_name in reading}
     assert bool(reading) == (name in ("gpu", "everything"))
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,14 @@ class JoiningMachine:
         """Return all that its processes have written."""
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
 
+    def send(self, number: signal.Signals, program: str = "") -> None:
+        """Send a signal to its processes, or to those alone whose command line has these words."""
+        told = subprocess.run(("ip", "netns", "pids", self.namespace), capture_output=True, text=True, check=False)
+        for process_id in told.stdout.split():
+            with suppress(OSError):  # it has ended meanwhile
+                if program in Path(f"/proc/{process_id}/cmdline").read_text().replace("\0", " "):
+                    os.kill(int(process_id), number)
+
     def fail(self) -> None:
         """End all its processes at once, as when it loses power."""
         self._end(signal.SIGKILL)
@@ -116,9 +124,7 @@ class JoiningMachine:
             for process in self._running:
                 process.send_signal(number)
         else:
-            told = subprocess.run(("ip", "netns", "pids", self.namespace), capture_output=True, text=True, check=False)
-            for process_id in told.stdout.split():
-                os.kill(int(process_id), number)
+            self.send(number)
         for process in self._running:
             process.wait(60)
         self._running.clear()

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,13 @@ def _asked(first: JoiningMachine, pool: ThreadPoolExecutor) -> Iterator[str]:
     return pool.map(lambda prompt: str(first.ask(prompt)["choices"][0]["message"]["content"]), PROMPTS)
 
 
+def _return(machine: JoiningMachine) -> None:
+    """Have a machine go on, and wait until its worker serves once more."""
+    num_served = machine.log.count("child_serving")
+    machine.start("join", f"--state-dir={machine.state_dir}")
+    machine.printed("(child_serving)" + "(?s:.*child_serving)" * num_served)
+
+
 def test_the_first_answer_comes_within_a_minute_and_the_plan_names_all(cluster: Sequence[JoiningMachine]) -> None:
     """From the command on the last machine on: measured, loaded, its links known."""
     known = _known()
@@ -100,6 +108,46 @@ def _fresh(folder: Path) -> Sequence[str]:
     return f"--state-dir={folder / 'fresh'}", "--port=8120", "--address=10.79.0.1"
 
 
+def test_each_machine_stops_dies_and_returns_and_a_link_halves(cluster: Sequence[JoiningMachine]) -> None:
+    """Under load, one after the other, the first machine by its worker: no answer is lost or another one."""
+    first, *joined = cluster
+    events, lost = [], 0
+    with ThreadPoolExecutor(4) as pool:
+        expected = list(_asked(first, pool))
+
+        def happens(name: str, act: Callable[[], object], undo: Callable[[], object] = lambda: None) -> None:
+            nonlocal lost
+            answers = _asked(first, pool)
+            seen = [next(answers)]
+            began = time.monotonic()
+            act()
+            first.ask(PROMPTS[0])
+            seconds = time.monotonic() - began
+            undo()
+            seen += answers
+            lost += sum(got != wanted for got, wanted in zip(seen, expected, strict=True))
+            events.append({"event": name, "seconds_until_an_answer": round(seconds, 2)})
+
+        own = "serve worker"
+        happens("worker of the first killed", lambda: first.send(signal.SIGKILL, own))
+        for machine in joined:
+            name = machine.namespace
+            happens(
+                f"{name} stopped, and goes on",
+                lambda machine=machine: machine.send(signal.SIGSTOP),  # type: ignore[misc]
+                lambda machine=machine: machine.send(signal.SIGCONT),  # type: ignore[misc]
+            )
+            happens(f"{name} killed", machine.fail)
+            _return(machine)
+            happens(f"{name} returned", lambda: None)
+        happens("a link of half the rate", lambda: joined[0].shape(BITS_PER_SECOND / 2))
+
+    moves = first.log.count("model_change")
+    _note(events=events, requests_of_events=len(events) * (len(PROMPTS) + 1), lost_of_events=lost, moves=moves)
+    assert lost == 0
+    assert moves == 0
+
+
 def test_a_machine_that_dies_and_returns_and_one_that_leaves_lose_no_request(cluster: Sequence[JoiningMachine]) -> None:
     """Under load: one loses power and goes on later, one leaves; answers are those that one machine alone gives."""
     first, second, third = cluster
@@ -111,8 +159,7 @@ def test_a_machine_that_dies_and_returns_and_one_that_leaves_lose_no_request(clu
         began = time.monotonic()
         seen += dying
         died_seconds = time.monotonic() - began
-        second.start("join", f"--state-dir={second.state_dir}")
-        second.printed("(child_serving)(?s:.*child_serving)")
+        _return(second)
         assert "second" in first.run("nodes").stdout
         leaving = _asked(first, pool)
         kept = [next(leaving)]
