@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -173,6 +174,17 @@ def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
             yield each["metadata"]["name"], each["spec"]
         elif "template" in each.get("spec", {}):
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def started_worker(pod: Manifest) -> Manifest:
+    """Return a pod whose agent is left out: as if its container were the worker that the agent starts."""
+    (container,) = pod["containers"]
+    if container.get("args", [])[:2] != ["serve", "agent"]:
+        return pod
+    given = dict(text.removeprefix("--").split("=", 1) for text in container["args"][2:])
+    own = (f"--host={given['host']}", f"--port={given['worker-port']}", f"--node-id={given['worker-node-id']}")
+    arguments = ["serve", given["worker-role"], *own, *shlex.split(given["worker-arguments"])]
+    return {**pod, "containers": [{**container, "args": arguments}]}
 
 
 def containers(pod: Manifest) -> list[Manifest]:

@@ -198,14 +198,15 @@ def _lets_in(policy: Manifest, caller: str, port: int) -> bool:
     numbers = {"http": 8000, "grpc": 8001}
     return any(
         ("from" not in rule or caller in map(_role, rule["from"]))
-        and port in {numbers.get(each["port"], each["port"]) for each in rule["ports"]}
+        and ("ports" not in rule or port in {numbers.get(each["port"], each["port"]) for each in rule["ports"]})
         for rule in policy["ingress"]
     )
 
 
 def _lets_out(policy: Manifest, callee: str, port: int) -> bool:
     return any(
-        ("to" not in rule or callee in map(_role, rule["to"])) and port in {each["port"] for each in rule["ports"]}
+        ("to" not in rule or callee in map(_role, rule["to"]))
+        and ("ports" not in rule or port in {each["port"] for each in rule["ports"]})
         for rule in policy["egress"]
     )
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from baton.agent.settings import AgentSettings
 from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
 from baton.internal.v1 import decode_service_pb2, prefill_service_pb2, worker_service_pb2
 from baton.security.service_account import AUDIENCE
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
-from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods, with_values
+from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods, started_worker, with_values
 
 _DEPLOYMENTS = {"gateway": "baton-gateway", "router": "baton-router", "cache-index": "baton-cache-index"} | {
     role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode", "worker")
@@ -30,7 +31,7 @@ def test_every_flag_is_a_setting_of_its_service(name: str, tmp_path: Path) -> No
     keys.write_text("me:secret\n")
     checked = 0
     for _, pod in pods(manifests(name)):
-        (container,) = pod["containers"]
+        (container,) = started_worker(pod)["containers"]
         if container.get("args", [""])[0] != "serve":
             continue
         _, role, *arguments = container["args"]
@@ -43,6 +44,27 @@ def test_every_flag_is_a_setting_of_its_service(name: str, tmp_path: Path) -> No
         checked += 1
 
     assert checked >= 4
+
+
+def test_an_agent_starts_the_worker_of_each_pod_that_plays_any_part(tmp_path: Path) -> None:
+    """Its own flags are settings of it, and it has the certificate, which the worker shares."""
+    seen, file = 0, tmp_path / "file"
+    file.touch()
+    for _, pod in pods(manifests("models")):
+        (container,) = pod["containers"]
+        if container.get("args", [])[:2] == ["serve", "agent"]:
+            texts = [_filled(text) for text in container["args"][2:] if "--log-level" not in text]
+            flags = parse_flags(AgentSettings, texts)
+            settings = load_settings(AgentSettings, flags | {key: str(file) for key in flags if key.endswith("_file")})
+            worker = _flags(started_worker(pod)["containers"][0])
+
+            assert isinstance(settings, AgentSettings)
+            assert settings.router_address == "kubernetes://baton-router:grpc"
+            assert settings.stop_grace_seconds > 20
+            assert (worker["tls-cert-file"], "tls-enrol-address" in worker) == (flags["tls_cert_file"], False)
+            seen += 1
+
+    assert seen == 2
 
 
 @pytest.mark.parametrize("role", sorted(SETTINGS))
@@ -85,7 +107,7 @@ def test_no_service_variable_can_become_a_setting(name: str) -> None:
 def test_a_pod_is_given_the_time_that_its_drain_needs(name: str) -> None:
     """The kill comes after the pause before the stop signal and the drain, with some seconds to spare."""
     for pod_name, pod in pods(manifests(name)):
-        (container,) = pod["containers"]
+        (container,) = started_worker(pod)["containers"]
         if container.get("args", [""])[0] != "serve":
             continue
         settings_class = SETTINGS[container["args"][1]]
@@ -113,7 +135,7 @@ def _filled(text: str) -> str:
 def test_every_port_that_a_service_listens_on_is_fixed_and_open(name: str) -> None:
     """A port that a service chose by itself would be closed by the NetworkPolicies."""
     for pod_name, pod in pods(manifests(name)):
-        (container,) = pod["containers"]
+        (container,) = started_worker(pod)["containers"]
         if container.get("args", [""])[0] != "serve":
             continue
         role = container["args"][1]
@@ -147,7 +169,7 @@ def test_each_pod_gets_a_certificate_of_its_own(name: str, secret: str) -> None:
         part.split("=") for part in _flags(router["template"]["spec"]["containers"][0])["join-pods"].split(",")
     )
     for pod_name, pod in pods(objects):
-        (container,) = pod["containers"]
+        (container,) = started_worker(pod)["containers"]
         if container.get("args", [""])[0] != "serve":
             continue
         role, given = container["args"][1], _flags(container)
@@ -175,7 +197,7 @@ def test_a_job_makes_the_authority_where_nobody_else_does(name: str) -> None:
     made = [each for each in manifests(name) if each["metadata"]["name"] == "baton-authority"]
     hooks = {each["metadata"]["annotations"]["helm.sh/hook"] for each in made}
 
-    if name not in ("minimal", "minimal values", "workers", "cpu-only", "gpu-plus-apple"):
+    if name not in ("minimal", "minimal values", "workers", "models", "cpu-only", "gpu-plus-apple"):
         assert made == []
         return
     (role,) = [each for each in made if each["kind"] == "Role"]
@@ -263,7 +285,7 @@ def test_a_node_is_ready_by_its_service_and_alive_by_its_process(name: str) -> N
         "gateway": "started",
     }
     for pod_name, pod in pods(manifests(name)):
-        (container,) = pod["containers"]
+        (container,) = started_worker(pod)["containers"]
         if container.get("args", [""])[0] == "serve":
             ready, alive = container["readinessProbe"]["grpc"], container["livenessProbe"]["grpc"]
 
