@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import psutil
 
-from baton.agent.child import ChildSpec, OnLine, describe_exit
+from baton.agent.child import STOP_GRACE_SECONDS, ChildSpec, OnLine, describe_exit
 from baton.agent.health import is_serving
 from baton.agent.supervisor import Supervisor
 from baton.capacity.reference_models import BYTES_PER_PARAMETER, shape_of_config
@@ -43,6 +43,8 @@ _CHECK_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 STALL_SECONDS = 120.0
 """For which neither a byte comes nor memory grows until a model counts as failed."""
+DRAIN_SECONDS = 600
+"""For which a worker that a plan ends goes on with the requests that it has: as long as a gateway lets one take."""
 _MAX_EARLY_ENDS = 3
 """Ends of a worker before it has served; then its model has failed."""
 _MISCONFIGURED = 2
@@ -96,6 +98,9 @@ class ModelWorkers:
             tasks = [watching, *(task for _, task in self._works.values()), *self._leaving]
             for task in tasks:
                 task.cancel()
+            if (await asyncio.wait(tasks, timeout=STOP_GRACE_SECONDS))[1]:
+                for work, _ in self._works.values():
+                    work.kill()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, address: str, name: str) -> None:
@@ -177,6 +182,11 @@ class _ModelWork:
         self._state = MachineModel(name=order.name, stage=messages.MODEL_STAGE_FETCHING)
         self.is_leaving = False
 
+    def kill(self) -> None:
+        """End its worker at once, whatever that does."""
+        if self._supervisor:
+            self._supervisor.kill()
+
     def does(self, order: ModelOrder) -> bool:
         """Return whether it already does what is ordered, or has failed at it and is not asked anew."""
         known = self._order
@@ -221,7 +231,8 @@ class _ModelWork:
         self._state.kv_byte_count = self._order.kv_byte_count
         started = self._make_worker(self._order.name, folder, self._order.kv_byte_count)
         self._state.stage, self._state.node_id = messages.MODEL_STAGE_LOADED, started.node_id
-        self._supervisor = Supervisor(started.child, self._on_line, gives_up=self._gives_up)
+        grace = DRAIN_SECONDS + STOP_GRACE_SECONDS
+        self._supervisor = Supervisor(started.child, self._on_line, grace_seconds=grace, gives_up=self._gives_up)
         checking = asyncio.ensure_future(self._check(started.address))
         try:
             status = await self._watched(self._supervisor.run(), self._moved)

@@ -19,7 +19,7 @@ from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
 from baton.agent.machine_lock import machine_used_for, running_agent
 from baton.agent.machine_sleep import LogindEvents, SleepHandler, SleepWatch
-from baton.agent.model_workers import ModelWorkers, StartedWorker, slug_of
+from baton.agent.model_workers import DRAIN_SECONDS, ModelWorkers, StartedWorker, slug_of
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
@@ -175,6 +175,7 @@ async def _run_models(
             port = free.getsockname()[1]
         node_id = f"{settings.node_id}{OWN}{slug_of(name)}"[:63].rstrip("-")
         own = {**values, "model_dir": str(folder), "model_name": name, "planned_kv_bytes": str(kv_bytes)}
+        own["drain_seconds"] = str(DRAIN_SECONDS)
         command = (sys.executable, "-m", "baton.cli", "serve", "worker", f"--host={settings.host}", f"--port={port}")
         environment = worker_environment("worker", own, identity)
         child = ChildSpec(node_id, (*command, f"--node-id={node_id}", *arguments), environment)

@@ -282,7 +282,7 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
         public = f"at [bold]{site.url}[/]" if site.public_host else missing
         console.print(f"Clients on other machines are answered {public}.", highlight=False, soft_wrap=True)
         try:
-            await asyncio.to_thread(show_invitation, router, "", console)
+            await asyncio.to_thread(show_invitation, router, site.public_host, console)
         except BatonError as error:
             console.print(f"[bold red]No machine can join:[/] {error.message}", highlight=False, soft_wrap=True)
 

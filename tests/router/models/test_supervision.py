@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from baton.router.models.desired import DesiredModels
 from baton.router.models.supervision import ModelSupervision
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import shape_to_proto
+from router.samples import IDLE, MAC, busy_report
 
 GIGABYTE = 10**9
 WEIGHTS = LLAMA_3_1_8B.weight_bytes
@@ -144,6 +145,25 @@ def test_a_hundred_first_requests_load_a_model_once_and_quiet_unloads_it() -> No
     assert cluster.loads == ["llama"]
     cluster.step(20, seconds=20.0)
     assert not any(machine.held for machine in cluster.machines.values())
+
+
+def test_a_model_that_still_answers_is_not_idle() -> None:
+    """However long ago its last request came."""
+    cluster = Cluster(FakeMachine("a", 40))
+    model = _wanted(is_on_demand=True)
+    model.keep_alive.FromSeconds(10)
+    cluster.supervision.want(model)
+    cluster.supervision.note_use("llama")
+    cluster.step(20)
+    node = cluster.state.nodes.register(replace(MAC, model_id="llama"))
+    for step in range(60):
+        cluster.state.nodes.report(node, busy_report(step_count=step, num_running=1))
+        cluster.step(1)
+    assert cluster.machines["a"].held == {"llama"}
+    cluster.state.nodes.report(node, IDLE)
+    cluster.step(60)
+
+    assert cluster.machines["a"].held == set()
 
 
 def test_memory_counts_once_it_is_measured_to_be_back() -> None:

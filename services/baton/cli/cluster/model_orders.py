@@ -21,6 +21,7 @@ from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.weights.model_name import served_name_of
 
 _POLL_SECONDS = 0.5
+_MOVING = (messages.MODEL_STAGE_FETCHING, messages.MODEL_STAGE_LOADED)
 _Machines = Annotated[list[str] | None, typer.Option("--machine", help="Machine that serves it; may be repeated.")]
 _Excluded = Annotated[list[str] | None, typer.Option("--exclude", help="Machine that never does; may be repeated.")]
 _IsPatient = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is so.")]
@@ -98,7 +99,9 @@ def print_models(models: Sequence[messages.ModelState]) -> None:
         table.add_row(state.desired.name, _stage(state.stage), count, "", "", state.problem)
         for machine, each in sorted(state.machines.items()):
             sizes = format_bytes(each.weight_byte_count), format_bytes(each.held_byte_count)
-            table.add_row("", _stage(each.stage), machine, *sizes, each.problem)
+            is_moving = each.stage in _MOVING and each.done_byte_count < each.total_byte_count
+            share = f" {each.done_byte_count / each.total_byte_count:.0%}" if is_moving else ""
+            table.add_row("", f"{_stage(each.stage)}{share}", machine, *sizes, each.problem)
     make_console().print(table)
 
 
@@ -132,7 +135,7 @@ def _is_at(state: messages.ModelState, stage: messages.ModelStage) -> bool:
 def _told(state: messages.ModelState) -> str:
     done = sum(each.done_byte_count for each in state.machines.values())
     total = sum(each.total_byte_count for each in state.machines.values())
-    is_under_way = state.stage in (messages.MODEL_STAGE_FETCHING, messages.MODEL_STAGE_LOADED) and done < total
+    is_under_way = state.stage in _MOVING and done < total
     progress = f", {format_bytes(done)} of {format_bytes(total)}" if is_under_way else ""
     return f"{state.desired.name}: {_stage(state.stage)}{progress}{f' ({state.problem})' if state.problem else ''}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from baton.agent.child import ChildSpec
-from baton.agent.model_workers import MakeWorker, StartedWorker, slug_of
+from baton.agent.model_workers import DRAIN_SECONDS, MakeWorker, StartedWorker, slug_of
 from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
@@ -240,7 +240,8 @@ def _worker(
 def model_workers(site: LocalCluster, nodes: Sequence[NodeSpec], plans: Sequence[ProcessPlan]) -> MakeWorker:
     """Return how this machine starts a worker for a further model: as the first node here, with a part of its own."""
     addresses = {plan.role: plan.address for plan in plans}
-    spec = replace(nodes[0], role="worker", count=1)
+    options = {**nodes[0].options, "drain_seconds": str(DRAIN_SECONDS)}
+    spec = replace(nodes[0], role="worker", count=1, options=options)
 
     def make(name: str, folder: Path, kv_bytes: int) -> StartedWorker:
         node_id = f"worker-{slug_of(name)}"

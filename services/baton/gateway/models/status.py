@@ -17,6 +17,7 @@ MODEL_LOADING, MODEL_FAILED = "MODEL_LOADING", "MODEL_FAILED"
 """Reasons why a model that is known does not answer: a node is going to have it, or none can."""
 _MOST_NAMES, _LIKENESS = 5, 0.5
 _RETRY_SECONDS = 5
+_MOVING = (ModelStage.MODEL_STAGE_FETCHING, ModelStage.MODEL_STAGE_LOADED)
 
 
 class ModelStatus(NamedTuple):
@@ -54,7 +55,7 @@ class ModelStatus(NamedTuple):
 
 def status_of(state: ModelState) -> ModelStatus:
     """Return what the planner says of a model: how far the machine is that is farthest."""
-    machines = [each for each in state.machines.values() if each.stage == state.stage]
+    machines = [each for each in state.machines.values() if each.stage == state.stage in _MOVING]
     moving = [each for each in machines if each.done_byte_count < each.total_byte_count]
     return ModelStatus(
         cast(Stage, ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()),

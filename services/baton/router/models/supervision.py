@@ -206,6 +206,8 @@ class ModelSupervision:
         """Return the models to be served now whose size is known; those on demand by their turns."""
         found = []
         for model in self.desired:
+            if any(node.report and node.report.has_work for node in self._state.nodes.of_model(model.name)):
+                self.used_at[model.name] = self._clock()
             keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
             is_idle = model.is_on_demand and self._clock() - self.used_at.get(model.name, -keep - 1.0) > keep
             known = [each for each in self._reports(model.name) if each.HasField("shape")]

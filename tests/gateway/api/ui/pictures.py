@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict
+
 from baton.gateway.api.ui.state import state_document
 from baton.gateway.generation.observation import JournalEntry
 from baton.gateway.generation.requests import GenerationResult
 from baton.gateway.models.catalog import ListedModel
 from baton.gateway.models.status import ModelStatus
+from baton.internal.v1 import model_service_pb2 as models
 from baton.internal.v1 import node_pb2
 from baton.internal.v1 import router_service_pb2 as router
 from baton.v1 import generation_pb2 as generation
@@ -19,6 +22,8 @@ NOW_SECONDS = 100.0
 MODEL = "llama-3.1-8b-instruct"
 MODEL_ROW = ListedModel(MODEL, MODEL, False, "", ModelStatus("serving"), 8192, None)
 LAYERS = 32
+HOSTILE = "<img src=x onerror=alert(1)>"
+"""A name that a stranger's node may have."""
 
 
 def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Mapping[str, Any]:
@@ -32,7 +37,29 @@ def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Map
     states = list(_states(num_nodes))
     for state in states if are_workers else ():
         state.node.role = node_pb2.NODE_ROLE_WORKER
-    return state_document([MODEL_ROW], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
+    document = state_document([MODEL_ROW], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
+    return {**document, "planner": MessageToDict(_planner(), preserving_proto_field_name=True)}
+
+
+def _planner() -> models.ListModelsResponse:
+    """Return a model in each stage that can be seen, one of them with a name that is markup."""
+    answer = models.ListModelsResponse(
+        machine_free_byte_counts={"mac": 61_000_000_000, "spark": 12_000_000_000},
+        plan=["no other plan is worth its move", f"{HOSTILE}: mac (decode), spark (prefill); 16.1 GB each"],
+    )
+    for name, stage, done in (
+        (HOSTILE, models.MODEL_STAGE_SERVING, 100),
+        ("org/fetched", models.MODEL_STAGE_FETCHING, 42),
+        ("org/stored", models.MODEL_STAGE_STORED, 100),
+        ("org/failed", models.MODEL_STAGE_FAILED, 0),
+    ):
+        problem = "mac: its worker ended with status 2: no such dtype" if stage == models.MODEL_STAGE_FAILED else ""
+        state = answer.models.add(stage=stage, problem=problem, serving_count=int(done == 100))
+        state.desired.CopyFrom(models.DesiredModel(name=name, source=name, is_on_demand=name == "org/stored"))
+        machine = models.MachineModel(name=name, stage=stage, done_byte_count=done, total_byte_count=100)
+        machine.held_byte_count = 17_000_000_000 * (stage == models.MODEL_STAGE_SERVING)
+        state.machines["mac"].CopyFrom(machine)
+    return answer
 
 
 def _states(num_nodes: int) -> Iterator[router.NodeState]:

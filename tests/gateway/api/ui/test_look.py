@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from gateway.api.ui.pictures import picture
+from gateway.api.ui.pictures import HOSTILE, picture
 from gateway.fake_cluster import FakeCluster, Loop
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -194,3 +196,110 @@ def test_what_is_not_there_is_said_to_be_and_what_to_do(page: Page) -> None:
     tell(page, picture(5))
     expect(page.locator("body")).not_to_have_class("stale")
     expect(page.locator("#alerts")).not_to_contain_text("no router")
+
+
+def test_models_machines_and_the_plan_are_told_and_names_are_no_markup(page: Page) -> None:
+    """How far each is, why it failed, what a machine holds; what cannot be done has no button."""
+    show(page, picture(5))
+    cards = {
+        name: page.locator(".model", has_text=name) for name in (HOSTILE, "org/fetched", "org/stored", "org/failed")
+    }
+
+    expect(cards[HOSTILE]).to_contain_text("● serving")
+    expect(cards["org/fetched"].locator(".badge")).to_have_text("fetching 42 %")
+    expect(cards["org/stored"]).to_contain_text("on demand: a request loads it")
+    expect(cards["org/failed"].locator(".problem")).to_have_text("mac: its worker ended with status 2: no such dtype")
+    buttons = {name: card.locator("button:visible").all_inner_texts() for name, card in cards.items()}
+    assert buttons == {
+        HOSTILE: ["Unload"],
+        "org/fetched": ["Unload"],
+        "org/stored": ["Load", "Unload"],
+        "org/failed": ["Try again", "Unload"],
+    }
+    expect(page.locator("#machines li").first).to_contain_text(
+        f"mac: 61 GB free for models · {HOSTILE} ● serving, holds"
+    )
+    expect(page.locator("#plan")).to_contain_text(f"{HOSTILE}: mac (decode), spark (prefill)")
+    expect(page.locator("img")).to_have_count(0)
+
+
+def test_a_model_is_loaded_once_somebody_has_agreed_to_what_it_would_come_to(page: Page) -> None:
+    """The first click asks and changes nothing; what the gateway refuses is said."""
+    show(page, picture(5))
+    sent: list[Any] = []
+
+    def answer(route: Any) -> None:
+        sent.append(json.loads(route.request.post_data))
+        forecast = [f"{HOSTILE} would go to mac"] if sent[-1].get("dry_run") else []
+        route.fulfill(json={"model": sent[-1]["model"], "state": "absent", "cause": "", "forecast": forecast})
+
+    page.route("**/v1/models/load", answer)
+    page.fill("#source", "org/new@v1")
+    page.click("#load")
+    expect(page.locator("#forecast li")).to_have_text(f"{HOSTILE} would go to mac")
+    wanted = {"model": "org/new", "source": "org/new@v1", "on_demand": False}
+    assert sent == [{**wanted, "dry_run": True}]
+    page.click("#agree")
+    expect(page.locator("#models-note")).to_have_text("Load org/new: asked for.")
+    assert sent[1:] == [wanted]
+    page.unroute("**/v1/models/load")
+    refusal = {"error": {"message": "source: expected a folder"}}
+    page.route("**/v1/models/load", lambda route: route.fulfill(status=400, json=refusal))
+    page.locator(".model", has_text="org/stored").get_by_role("button", name="Load", exact=True).click()
+    expect(page.locator("#models-note")).to_have_text("source: expected a folder")
+    expect(page.locator("#forecast")).to_be_hidden()
+
+
+def test_a_code_is_made_on_demand_and_says_how_long_it_holds(page: Page) -> None:
+    """With the command to type there."""
+    show(page, picture(1))
+    soon = (datetime.now(UTC) + timedelta(minutes=15)).isoformat()
+    code = {
+        "code": "7-able-baker-candle",
+        "address": "192.168.1.5:8013",
+        "expires_at": soon,
+        "advice": "plug in a cable",
+    }
+    page.route("**/ui/invite", lambda route: route.fulfill(json=code))
+    page.click("#invite")
+
+    expect(page.locator("#invitation pre")).to_have_text("baton join 7-able-baker-candle")
+    expect(page.locator("#join-address")).to_contain_text("--address 192.168.1.5:8013. plug in a cable")
+    expect(page.locator("#join-note")).to_have_text(re.compile("for 14 min [0-9]+ s more"))
+
+
+def test_every_placement_of_a_request_is_priced_term_by_term(page: Page) -> None:
+    """The cheapest first; what cannot be says why."""
+    show(page, picture(5))
+    terms = ("queue", "prefill", "transfer", "exposed", "pull", "restore", "time_to_first_token", "start", "step")
+    estimate = {f"{term}_seconds": 0.25 for term in (*terms, "decode", "imposed", "total")}
+    previews = [
+        {"nodes": ["spark", "mac"], "estimate": estimate, "error": None},
+        {"nodes": ["mac"], "estimate": {**estimate, "total_seconds": 1.0}, "error": None},
+        {"nodes": ["spark"], "estimate": dict.fromkeys(estimate, 0), "error": "its pool is too small"},
+    ]
+    page.route("**/instance/previews?*", lambda route: route.fulfill(json={"previews": previews}))
+    page.click("#price button")
+    rows = page.locator("#placements tbody tr")
+
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("mac")
+    expect(rows.nth(0).locator("td").last).to_have_text("chosen")
+    expect(rows.nth(0).locator("td").nth(5)).to_have_text(re.compile("750"))  # exposed, pull and restore
+    expect(rows.nth(1).locator("td").last).to_have_text(re.compile("750"))
+    expect(rows.nth(2).locator("td").last).to_have_text("its pool is too small")
+    assert _measure(page, "tooWide") == []
+
+
+def test_the_api_is_described_for_people(page: Page) -> None:
+    """Every path and object of the document is on the page, and every link leads somewhere."""
+    document = page.request.get("/openapi.json").json()
+    page.goto("/docs")
+    expect(page.locator("#operations tr").last).to_be_visible()
+    paths = [text.split()[1] for text in page.locator("#operations code").all_inner_texts()]
+    ids = page.evaluate("[...document.querySelectorAll('h3')].map((each) => each.id)")
+    links = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map((each) => each.hash.slice(1))")
+
+    assert set(paths) == set(document["paths"])
+    assert set(ids) == set(document["components"]["schemas"])
+    assert set(links) <= set(ids)
