@@ -107,7 +107,7 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
 _OFFSET_NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
 """Norms that MLX keeps as 1 + weight."""
 MICRO_MODES = ("mxfp4", "mxfp8", "nvfp4")
-HUB_FORMATS = ("fp8", "compressed-tensors", "awq", "gptq", "gptq_v2")
+HUB_FORMATS = ("fp8", "fp8_tensor", "compressed-tensors", "awq", "gptq", "gptq_v2")
 
 
 def micro(name: CheckpointName, mode: str, folder: Path) -> Path:
@@ -214,6 +214,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
             }
         },
     },
+    "fp8_tensor": {"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "static"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": False},
     "gptq_v2": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "checkpoint_format": "gptq_v2"},
@@ -235,6 +236,13 @@ def _fp8(weight: torch.Tensor) -> Parts:
     wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[:num_outputs, :num_inputs]
     codes = (weight / wide).to(torch.float8_e4m3fn)
     return {"weight": codes, "weight_scale_inv": scales}, codes.float() * wide
+
+
+def _fp8_by_tensor(weight: torch.Tensor) -> Parts:
+    scale = (weight.abs().max() / 448).bfloat16()
+    codes = (weight / scale.float()).to(torch.float8_e4m3fn)
+    parts = {"weight": codes, "weight_scale_inv": scale, "activation_scale": torch.tensor(0.5)}
+    return parts, codes.float() * scale.float()
 
 
 def _compressed_tensors(weight: torch.Tensor) -> Parts:
@@ -287,6 +295,7 @@ def _int32(words: torch.Tensor) -> torch.Tensor:
 
 _PACKERS: dict[str, Callable[[torch.Tensor], Parts]] = {
     "fp8": _fp8,
+    "fp8_tensor": _fp8_by_tensor,
     "compressed-tensors": _compressed_tensors,
     "awq": _awq,
     "gptq": _gptq,

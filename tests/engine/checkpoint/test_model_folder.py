@@ -253,6 +253,7 @@ def test_layers_of_gemma_4_have_sizes_of_their_own_and_the_last_read_others(tmp_
 def test_end_tokens_beside_a_text_are_the_texts(tmp_path: Path) -> None:
     """Folders name them for all parts; the file of generation comes first, as ever."""
     folder = copy_with(tmp_path, "gemma4_e2b", eos_token_id=[5, 106])
+    (folder / "generation_config.json").unlink()
 
     beside = read_checkpoint(folder).eos_token_ids
     (folder / "generation_config.json").write_text('{"eos_token_id": [5, 106, 50]}')

@@ -124,7 +124,8 @@ def test_an_unknown_mode_is_refused_with_what_is_served(tmp_path: Path) -> None:
     ("method", "change", "message"),
     [
         ("fp8", {"quant_method": "hqq"}, r"quant_method: expected one of mxfp4, fp8, .*, got 'hqq': take the model in"),
-        ("fp8", {"weight_block_size": None}, r"weight_block_size: expected \[128, 128\], got None: take the model in"),
+        ("fp8", {"weight_block_size": None}, r".*weight_scale_inv: \(.*\) is not served: take the model in"),
+        ("fp8", {"weight_block_size": [64, 64]}, r"weight_block_size: \[64, 64\] is not served: take the model in"),
         ("awq", {"bits": 8}, "bits: expected 4, got 8"),
         ("awq", {"version": "gemv"}, "version: gemv is not served"),
         ("gptq", {"desc_act": True}, "desc_act: True is not served"),

@@ -29,7 +29,7 @@ from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 from order import RUNS_ALL
 from packed_checkpoints import Affine, pair
 
-Format = Literal["plain", "mlx4", "mlx8", "fp8"]
+Format = Literal["plain", "mlx4", "mlx8", "fp8", "fp8_tensor"]
 Condition = Literal["alone", "chunked", "prefix", "ragged", "killed", "preempted", "migrated"]
 PLACES: dict[str, tuple[Framework | None, Framework]] = {
     "torch": (None, "torch"),
@@ -38,7 +38,12 @@ PLACES: dict[str, tuple[Framework | None, Framework]] = {
     "mlx-to-torch": ("mlx", "torch"),
 }
 """(prefill engine or None for local, decode engine)."""
-KINDS: dict[Format, Affine | str] = {"mlx4": Affine(4, is_mixed=True), "mlx8": Affine(8), "fp8": "fp8"}
+KINDS: dict[Format, Affine | str] = {
+    "mlx4": Affine(4, is_mixed=True),
+    "mlx8": Affine(8),
+    "fp8": "fp8",
+    "fp8_tensor": "fp8_tensor",
+}
 CONDITIONS: tuple[Condition, ...] = ("alone", "chunked", "prefix", "ragged", "killed", "preempted", "migrated")
 NUM_NEW_TOKENS = 64
 MAX_STEP_TOKENS = 96
@@ -66,7 +71,8 @@ class Setting(NamedTuple):
 SETTINGS = [
     Setting(family, kind, place)
     for family, kind, place in product(HUB_NAMES, ("plain", *KINDS), PLACES)
-    if kind != "fp8" or (place == "torch" and family not in HYBRID_NAMES)
+    if kind not in ("fp8", "fp8_tensor") or (place == "torch" and family not in HYBRID_NAMES)
+    if kind != "fp8_tensor" or family == "ministral3"
 ]
 CELLS = [
     (setting, condition)

@@ -68,20 +68,26 @@ def _of_mxfp4(_told: Mapping[str, Any], stored: Stored) -> Found:
 
 
 def _of_fp8(told: Mapping[str, Any], stored: Stored) -> Found:
-    """DeepSeek's: 8 bits with 4 of exponent, and a factor for each square of 128."""
-    _expect(told, "weight_block_size", [_FP8_BLOCK, _FP8_BLOCK])
+    """Floats of 8 bits with 4 of exponent, and a factor for each square of 128 (DeepSeek), or tensor (Mistral)."""
+    is_whole = told.get("weight_block_size") is None
+    _check(
+        is_whole or told["weight_block_size"] == [_FP8_BLOCK] * 2, "weight_block_size", told.get("weight_block_size")
+    )
     for name in [name for name in stored if name.endswith(".weight_scale_inv")]:
         base = name.removesuffix("_scale_inv")
         codes, scales = stored[base], stored[name]
-        expected = tuple(math.ceil(size / _FP8_BLOCK) for size in codes.shape)
-        _check(tuple(scales.shape) == expected and codes.dtype == "F8_E4M3", name, scales.shape)
+        expected = () if is_whole else tuple(math.ceil(size / _FP8_BLOCK) for size in codes.shape)
+        is_expected = scales.shape in (expected, (1,)) if is_whole else scales.shape == expected
+        _check(is_expected and codes.dtype == "F8_E4M3", name, scales.shape)
 
         def read(rows: Rows, codes: StoredTensor = codes, scales: StoredTensor = scales) -> Floats:
+            if is_whole:
+                return codes.floats(codes.array()[rows]) * scales.floats(scales.array()).reshape(-1)
             blocks = np.arange(codes.shape[0])[rows] // _FP8_BLOCK
             factors = np.repeat(scales.floats(scales.array()[blocks]), _FP8_BLOCK, axis=1)
             return codes.floats(codes.array()[rows]) * factors[:, : codes.shape[1]]
 
-        yield base, Weight(codes.shape, "F32", read), (base, name)
+        yield base, Weight(codes.shape, "F32", read), (base, name, f"{base.removesuffix('weight')}activation_scale")
 
 
 def _of_compressed_tensors(told: Mapping[str, Any], stored: Stored) -> Found:
