@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.errors import StreamBrokenError
-from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, StateTensor
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, StateTensor, WireFormat
+from baton.kv.numpy_codec import NumpyCodec
 from baton.kv.stream import (
     FrameKind,
     KvFrame,
@@ -20,7 +21,9 @@ from baton.kv.stream import (
     StreamTotals,
     frame_groups,
     header_crc32c,
+    pack_frame,
     payload_crc32c,
+    unpack_frame,
 )
 
 NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
@@ -372,3 +375,12 @@ def test_a_damaged_state_is_refused() -> None:
 
     with pytest.raises(StreamBrokenError, match="wrong checksum"):
         StreamLedger(HYBRID, KvProgress.begin(HYBRID, BEGIN, END)).enter(frame, 0, crc)
+
+
+def test_a_state_is_never_rounded_on_its_way() -> None:
+    """Whatever K and V travel in."""
+    layout = replace(HYBRID, wire=WireFormat(KvDtype.INT8, KvDtype.INT8))
+
+    assert pack_frame(NumpyCodec(), layout, STATE_FRAME) is STATE_FRAME
+    assert unpack_frame(NumpyCodec(), layout, STATE_FRAME) is STATE_FRAME
+    StreamLedger(layout, KvProgress.begin(layout, BEGIN, END)).append(STATE_FRAME)

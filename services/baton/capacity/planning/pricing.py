@@ -235,8 +235,8 @@ class Pricer:
         for route, rate in rates:
             for index, takes in enumerate(route.shares):
                 at_once[index] += rate * route.seconds if takes else 0.0
-        demand = self.wanted.demand
-        kv_bytes = (demand.num_prompt_tokens + demand.num_output_tokens) * self.wanted.shape.kv_bytes_per_token
+        told, shape = self.wanted.demand, self.wanted.shape
+        kv_bytes = (told.num_prompt_tokens + told.num_output_tokens) * shape.kv_bytes_per_token + shape.state_bytes
         fixed_bytes, needed = self.wanted.fixed_bytes, []
         for index, (machine, count) in enumerate(zip(self._machines, at_once, strict=True)):
             most = max(1, (machine.usable_bytes - fixed_bytes) // (_KV_PARTS * kv_bytes))
