@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     DeepseekV3Config,
+    DeepseekV32Config,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
@@ -29,6 +30,7 @@ from transformers import (
     Gemma4VisionConfig,
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
+    GlmMoeDsaConfig,
     GptOssConfig,
     Lfm2Config,
     LlamaConfig,
@@ -62,7 +64,7 @@ BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
 FamilyCheckpointName = Literal[
     "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "glm4_moe", "gpt_oss"
 ]
-LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite"]
+LatentCheckpointName = Literal["deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"]
 HubCheckpointName = Literal[
     "minimax_m2",
     "gemma3_vl",
@@ -78,6 +80,8 @@ HubCheckpointName = Literal[
     "qwen3_5",
     "qwen3_5_moe",
     "lfm2",
+    "deepseek_v32",
+    "glm_moe_dsa",
 ]
 YarnCheckpointName = Literal[
     "yarn_llama",
@@ -139,6 +143,8 @@ _SEEDS: dict[CheckpointName, int] = {
     "qwen3_vl": 29,
     "deepseek_v3": 1,
     "glm4_moe_lite": 1,
+    "deepseek_v32": 1,
+    "glm_moe_dsa": 1,
     "qwen3_next": 2,
     "gemma4_e2b": 3,
     "gemma4_31b": 3,
@@ -337,9 +343,14 @@ def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
     sizes = _BASE | heads | experts | {"qk_nope_head_dim": 32}
     if name == "glm4_moe_lite":
         return Glm4MoeLiteConfig(**sizes, v_head_dim=64, rope_parameters=rope)
+    index = {"index_head_dim": 32, "index_n_heads": 32, "index_topk": 24}
+    if name == "glm_moe_dsa":
+        return GlmMoeDsaConfig(**sizes, **index, v_head_dim=64, first_k_dense_replace=1, rope_parameters=rope)
     yarn = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 64, "beta_fast": 32.0}
     groups = {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
     rope = rope | yarn | {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    if name == "deepseek_v32":
+        return DeepseekV32Config(**sizes, **groups, **index, v_head_dim=32, rope_parameters=rope)
     return DeepseekV3Config(**sizes, **groups, v_head_dim=32, rope_parameters=rope)
 
 
@@ -468,7 +479,7 @@ def _sharpen(model: torch.nn.Module) -> None:
                 ("q_norm.weight", "k_norm.weight")
             ):
                 parameter.mul_(parameter.shape[0] ** -0.25)  # its scores are not divided by the root of a head's size
-        if type(model).__name__ in ("DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"):
+        if type(model).__name__.startswith(("DeepseekV3", "Glm4MoeLite", "GlmMoeDsa")):
             for buffer_name, buffer in model.named_buffers():
                 if buffer_name.endswith("e_score_correction_bias"):
                     buffer.normal_(-0.5, 0.2)
@@ -476,7 +487,7 @@ def _sharpen(model: torch.nn.Module) -> None:
 
 def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset: bool) -> None:
     """Draw one; `is_offset`: the model's norms multiply by 1 + weight."""
-    sharp = ("q_proj", "k_proj", "q_norm", "k_norm", "q_b_proj", "kv_a_proj")
+    sharp = ("q_proj", "k_proj", "q_norm", "k_norm", "q_b_proj", "kv_a_proj", "wq_b")
     gain = _QUERY_KEY_GAIN if any(part in name for part in sharp) else 1.0
     if parameter.ndim >= 2:
         fan_in = 1 if "embed_tokens" in name and not is_tied else parameter.shape[-1]
@@ -519,9 +530,12 @@ def _write_as_deepseek(config_file: Path) -> None:
     """Say as the hub's folders do how experts are chosen and positions rotated."""
     config = json.loads(config_file.read_text())
     rope = config.pop("rope_parameters")
-    config.pop("head_dim", None)
+    for key in ("head_dim", "layer_types", "indexer_types"):
+        config.pop(key, None)
     kind, _ = rope.pop("rope_type"), rope.pop("rope_theta")
     config["rope_scaling"] = {"type": kind, **rope} if kind != "default" else None
+    if config["model_type"] == "glm_moe_dsa":
+        config["rope_parameters"] = {"rope_type": kind, "rope_theta": config.pop("rope_theta")}
     config |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "partial_rotary_factor": 1.0}
     config_file.write_text(json.dumps(config | {"num_nextn_predict_layers": 1}, indent=1))
 

@@ -126,8 +126,7 @@ class CacheIndex:
             stored: Blocks that its device has got.
             lower: Changes below the device.
 
-        Raises:
-            SupersededError: If the node is not published by this stream.
+        Raises SupersededError if the node is not published by this stream.
         """
         known = self._published(publisher, node_id)
         if known.is_snapshot_awaited or sequence_number < known.next_sequence_number:

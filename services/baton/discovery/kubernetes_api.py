@@ -130,8 +130,7 @@ class _Opening:
 def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
     """Return the API of the cluster that this pod runs in, with its own account.
 
-    Raises:
-        ConfigurationError: If this is no pod with an account, or the Kubernetes client is not installed.
+    Raises ConfigurationError if this is no pod with an account, or the Kubernetes client is not installed.
     """
     configuration = in_cluster_configuration()
     try:

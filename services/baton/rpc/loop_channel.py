@@ -46,8 +46,7 @@ class LoopChannel:
         is_balanced: Whether several processes may stand behind the address, as behind a Service of Kubernetes: while a
             connection is not made another one is tried, and after one that was lost the next.
 
-    Raises:
-        ConfigurationError: If the address is another.
+    Raises ConfigurationError if the address is another.
     """
 
     def __init__(self, address: str, *, is_balanced: bool = False) -> None:
@@ -201,8 +200,7 @@ class LoopChannel:
     async def _connect_first(self) -> LoopConnection:
         """Return the first connection that is made, of several begun one after the other.
 
-        Raises:
-            OSError: If all that were begun have failed, or none was made in the time for one.
+        Raises OSError if all that were begun have failed, or none was made in the time for one.
         """
         attempts: set[asyncio.Task[LoopConnection]] = set()
         try:

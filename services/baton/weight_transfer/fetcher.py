@@ -58,8 +58,7 @@ async def bring_model(
         pace: Of what comes from other machines.
         patience_seconds: Without a byte from other machines.
 
-    Raises:
-        ConfigurationError: If nobody gives it; the message has the remedy.
+    Raises ConfigurationError if nobody gives it; the message has the remedy.
     """
     if sources and not is_folder(model):
         try:

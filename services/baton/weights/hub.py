@@ -51,8 +51,7 @@ def model_folder(text: str, on_progress: Callable[[FetchProgress], None] | None 
         text: Folder, or `org/name[@revision]`.
         on_progress: Told of what comes, some times a second, from any thread.
 
-    Raises:
-        ConfigurationError: If there is none, or it cannot be fetched; the message has the remedy.
+    Raises ConfigurationError if there is none, or it cannot be fetched; the message has the remedy.
     """
     name = parse_model(text)
     return fetch_model(name, on_progress or _ignore) if isinstance(name, HubName) else name

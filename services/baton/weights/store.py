@@ -161,10 +161,8 @@ class WeightStore:
     def begin(self, manifest: Manifest, elsewhere: Mapping[str, Path]) -> None:
         """Keep what a model consists of, before its first byte.
 
-        `elsewhere` are whole files of it that lie elsewhere on this machine, by digest.
-
-        Raises:
-            ConfigurationError: If the disk does not hold what is missing.
+        `elsewhere` are whole files of it that lie elsewhere on this machine, by digest. Raises ConfigurationError if
+        the disk does not hold what is missing.
         """
         for folder in (self._files, self._manifests):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,10 +199,8 @@ class WeightStore:
     def receive(self, file: FileDigest, *, waits: bool) -> Iterator[ArrivingFile | None]:
         """Give a file to write, or None if it is here; what has come of it stays.
 
-        It `waits` while another process of this machine brings the file.
-
-        Raises:
-            UnavailableError: If one does, and is not waited for.
+        It `waits` while another process of this machine brings the file. Raises UnavailableError if one does, and is
+        not waited for.
         """
         if self.holds(file.sha256):
             yield None

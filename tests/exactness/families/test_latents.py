@@ -71,7 +71,8 @@ def test_both_engines_cache_the_same_latents_and_rotated_keys(name: LatentCheckp
         runner.forward([Span(prompt, 0, range(3), True)]).argmax()
         cached.append([runner.read_kv(range(3), layer, 0, 40) for layer in range(told["num_hidden_layers"])])
 
-    assert runner.info.layout.num_token_bytes() == 4 * (64 + 16) * told["num_hidden_layers"]
+    num_elements = 64 + 16 + told.get("index_head_dim", 0)
+    assert runner.info.layout.num_token_bytes() == 4 * num_elements * told["num_hidden_layers"]
     for mine, theirs in zip(*cached, strict=True):
         for part, other in zip(mine, theirs, strict=True):
             expected = np.frombuffer(other, np.float32)
@@ -174,6 +175,13 @@ def test_rotations_that_look_beyond_the_position_are_refused(tmp_path: Path) -> 
 
     with pytest.raises(ConfigurationError, match="rope_type: deepseek_v3: expected default or yarn, got 'llama3'"):
         read_checkpoint(_copy("deepseek_v3", tmp_path / "copy", rope_scaling=scaling))
+
+
+def test_layers_that_share_an_index_are_refused(tmp_path: Path) -> None:
+    """mlx-lm has none."""
+    for told in ({"indexer_types": ["full", "shared"] * 2}, {"index_topk_freq": 2}, {"index_topk_pattern": "FSFS"}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(told))}: .*expected "):
+            read_checkpoint(_copy("glm_moe_dsa", tmp_path / next(iter(told)), **told))
 
 
 def test_latents_are_not_kept_in_8_bits(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from baton.demo import checkpoint_dir
 from baton.engine.runners.base import Runner
-from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
+from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, LATENT_NAMES, CheckpointName, checkpoint
 from demo.evaluate import CONTEXT_LENGTHS
 from exactness.kv.wire_quality import Quality, measure_needles, measure_quality
 from exactness.loading import Framework, load_runner
@@ -28,11 +28,11 @@ BOUNDS = {
 }
 """Least top-1 agreement with a lossless wire, and largest logit error in units of that through bfloat16."""
 
-DECODERS: dict[CheckpointName, Framework] = {"llama": "mlx", "gemma3": "mlx"}
+DECODERS: dict[CheckpointName, Framework] = {"llama": "mlx", "gemma3": "mlx", "deepseek_v3": "mlx"}
 """Who takes over where it is not torch itself."""
 
 
-NAMES: list[CheckpointName] = [*CHECKPOINT_NAMES, *FAMILY_NAMES]
+NAMES: list[CheckpointName] = [*CHECKPOINT_NAMES, *FAMILY_NAMES, *LATENT_NAMES]
 """Every family where BATON_WIRE_FAMILIES=all, else those whose caches differ most."""
 LENGTHS, NUM_NEEDLES = CONTEXT_LENGTHS, 40
 """Of the needles: all that are documented with BATON_WIRE_FAMILIES=all, else few."""
@@ -61,7 +61,8 @@ def check(name: str, qualities: list[Quality]) -> None:
     unit = next(quality.logit_error for quality in qualities if quality.wire == "bfloat16")
     for quality in qualities:
         least_agreement, largest_error = BOUNDS[quality.wire]
-        assert quality.top1_agreement >= least_agreement, quality
+        flips = 0.2 if name in LATENT_NAMES else 0.0  # of experts, and of keys that an index chooses
+        assert quality.top1_agreement >= least_agreement - flips, quality
         assert 0 < quality.logit_error <= largest_error * unit, quality
 
 

@@ -71,16 +71,9 @@ def parse_engine(text: str, key: str) -> EngineName:
 def read_topology(path: Path) -> Sequence[NodeSpec]:
     """Return the nodes of a TOML file.
 
-    ```toml
-    [[node]]
-    role = "prefill"    # or "decode", or "worker", which does both
-    engine = "torch"
-    count = 2           # default 1
-    num_blocks = 512    # any further key is a setting of the worker
-    ```
-
-    Raises:
-        ConfigurationError: If the file cannot be read or a key is missing, unknown or invalid; the message names it.
+    ```toml [[node]] role = "prefill"    # or "decode", or "worker", which does both engine = "torch" count = 2
+    # default 1 num_blocks = 512    # any further key is a setting of the worker ``` Raises ConfigurationError if the
+    file cannot be read or a key is missing, unknown or invalid; the message names it.
     """
     specs = tuple(_read_node(table, where) for where, table in read_node_tables(path, f"--nodes {path}").items())
     if not any(can_decode(spec.role) for spec in specs):

@@ -23,9 +23,12 @@ _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
-LATENT_FAMILIES = ("deepseek_v3", "glm4_moe_lite", "kimi_k2")
+INDEXED_FAMILIES = ("deepseek_v32", "glm_moe_dsa")
+"""Those that choose by an index which keys a query sees; they cache the index's key behind the rotated part of keys."""
+LATENT_FAMILIES = ("deepseek_v3", "glm4_moe_lite", "kimi_k2", *INDEXED_FAMILIES)
 """Those that cache latents."""
 _LATENT_SIZES = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_INDEX_SIZES = ("index_head_dim", "index_n_heads", "index_topk")
 _EXPERT_SIZES = ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group")
 _LATENT_VARIANTS: Mapping[str, tuple[object, ...]] = {
     "topk_method": ("noaux_tc",),
@@ -33,14 +36,15 @@ _LATENT_VARIANTS: Mapping[str, tuple[object, ...]] = {
     "moe_layer_freq": (1,),
     "partial_rotary_factor": (1.0,),
     "rope_type": ("default", "yarn"),
+    "index_topk_freq": (1,),
+    "index_topk_pattern": (),
 }
 """Fields of families with latents that may be missing, and the values whose equality with transformers is tested."""
-_PASS_TOKENS = 512
-"""Positions of a pass over a prompt, by default."""
+_PASS_TOKENS = 512  # of a prompt, by default
 
 
 class Latents(NamedTuple):
-    """Elements of a latent, of the rotated part of keys, which heads share, and of what each head makes of latents.
+    """Elements of a latent, of the rotated part of keys, which heads share, of what each head makes, of an index's key.
 
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """
@@ -49,12 +53,14 @@ class Latents(NamedTuple):
     rope_dim: int
     plain_dim: int
     value_dim: int
+    index_dim: int = 0
 
 
 def read_latents(config: Mapping[str, Any]) -> Latents | None:
     """Return the widths; None: the model has keys and values."""
-    is_latent = config["model_type"] in LATENT_FAMILIES
-    return Latents(*(int(config[key]) for key in _LATENT_SIZES)) if is_latent else None
+    is_indexed, is_latent = (config["model_type"] in families for families in (INDEXED_FAMILIES, LATENT_FAMILIES))
+    keys = (*_LATENT_SIZES, *_INDEX_SIZES[:is_indexed])
+    return Latents(*(int(config[key]) for key in keys)) if is_latent else None
 
 
 def layer_specs(config: Mapping[str, Any]) -> tuple[LayerSpec, ...]:
@@ -82,7 +88,9 @@ def attention_elements(config: Mapping[str, Any]) -> AttentionElements:
         return AttentionElements(elements, elements)
     made = latents.plain_dim + latents.value_dim
     prompt = made + latents.rope_dim + latents.rank * made // _PASS_TOKENS
-    return AttentionElements(num_heads * len(specs) * prompt, elements + num_heads * len(specs) * latents.rank)
+    index = len(specs) * latents.index_dim * int(config.get("index_n_heads") or 0)
+    step = elements + num_heads * len(specs) * (latents.rank - latents.index_dim)
+    return AttentionElements(num_heads * len(specs) * prompt + index, step + index)
 
 
 def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
@@ -95,7 +103,9 @@ def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
     if config["model_type"] in LATENT_FAMILIES:
         _check_latents(directory, config)
     for layer, kind in enumerate(config.get("layer_types") or ()):
-        if kind not in _LAYER_KINDS and not (kind in STATE_KINDS and config["model_type"] in HYBRID_FAMILIES):
+        is_own = kind in STATE_KINDS and config["model_type"] in HYBRID_FAMILIES
+        is_own |= kind == "indexed_attention" and config["model_type"] in INDEXED_FAMILIES
+        if kind not in _LAYER_KINDS and not is_own:
             expected = " or ".join(_LAYER_KINDS)
             raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
     if config.get("use_bidirectional_attention") in (True, "all"):
@@ -109,7 +119,10 @@ def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
 
 def _check_latents(directory: Path, config: Mapping[str, Any]) -> None:
     told = {"rope_type": "default", **config, **rope_parameters(config)}
-    for field in (*_LATENT_SIZES, *_EXPERT_SIZES, *_LATENT_VARIANTS):
+    is_indexed = config["model_type"] in INDEXED_FAMILIES
+    if "shared" in told.get("indexer_types", ()):
+        raise ConfigurationError(f"model {directory}: indexer_types: expected full in all layers, mlx-lm shares none")
+    for field in (*_LATENT_SIZES, *_EXPERT_SIZES, *_INDEX_SIZES[: 3 * is_indexed], *_LATENT_VARIANTS):
         value, served = told.get(field), _LATENT_VARIANTS.get(field)
         if not (isinstance(value, int) and value > 0 if served is None else value is None or value in served):
             expected = " or ".join(map(str, served or ["a whole number above 0"]))
@@ -119,7 +132,7 @@ def _check_latents(directory: Path, config: Mapping[str, Any]) -> None:
 
 def _spec_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
     if latents := read_latents(config):
-        return LayerSpec(1, latents.rank, latents.rope_dim)
+        return LayerSpec(1, latents.rank, latents.rope_dim + latents.index_dim)
     if state := state_of(config, layer):
         return LayerSpec(0, 0, 0, state=state)
     num_kv_heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])

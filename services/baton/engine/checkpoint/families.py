@@ -9,11 +9,13 @@ from typing import Any
 ENGINES = ("torch", "mlx")
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": ENGINES,
+    "deepseek_v32": ENGINES,
     "gemma2": ENGINES,
     "gemma3_text": ENGINES,
     "gemma4_text": ENGINES,
     "glm4_moe": ENGINES,
     "glm4_moe_lite": ENGINES,
+    "glm_moe_dsa": ENGINES,
     "gpt_oss": ENGINES,
     "kimi_k2": ENGINES,
     "lfm2": ENGINES,

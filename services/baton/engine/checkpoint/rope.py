@@ -11,7 +11,7 @@ from typing import Any
 from baton.errors import ConfigurationError
 
 YARN_FAMILIES = (
-    *("deepseek_v3", "glm4_moe_lite", "kimi_k2"),
+    *("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2"),
     *("gpt_oss", "llama", "ministral3", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
 )
 """Values of `model_type` whose equality with transformers is tested with YaRN; to phi3, yarn is a name of longrope."""
@@ -54,12 +54,7 @@ class Yarn:
     """What rotated queries and keys are multiplied by, 0 or more."""
 
     def periods(self, base: float, head_dim: int) -> list[float]:
-        """Return the positions per radian of every pair of elements: [head_dim / 2].
-
-        Args:
-            base: `rope_theta`, above 1.
-            head_dim: Elements of a head, all of which are rotated.
-        """
+        """Return the positions per radian of every pair of elements, all rotated: [head_dim / 2]."""
         begin, end = (self._pair_that_turns(turns, base, head_dim) for turns in (self.fast_turns, self.slow_turns))
         if self.is_truncated:
             begin, end = math.floor(begin), math.ceil(end)

@@ -117,17 +117,9 @@ def weights_digest(
     """Digest a model: what its configuration says of the function, and its weights in float32.
 
     Sampled, it reads some rows of each tensor, the same ones in every process: a 100-GB model takes seconds, and a
-    fine-tuned copy differs in all of them.
-
-    Args:
-        config: config.json.
-        facts: What else makes the model, such as end tokens and windows.
-        weights: As they are computed with, before they are rounded to the dtype of activations.
-        is_tied: Whether the output projection is the embedding: its own tensor is then nobody's.
-        is_full: Whether every row is read.
-
-    Returns:
-        32 hexadecimal digits.
+    fine-tuned copy differs in all of them. Weights are as they are computed with, before they are rounded to the dtype
+    of activations; `facts` what else makes the model, such as end tokens. Where embeddings are tied, the tensor of the
+    output projection is nobody's. Returns 32 hexadecimal digits.
     """
     told = {key: value for key, value in config.items() if _is_computed_with(key, value)}
     rope = {"rope_type": "default"} | rope_parameters(config)

@@ -259,12 +259,11 @@ class Runner(ABC):
         K and V are read, copied and written behind every pass launched before. So a block may change hands while a
         pass that writes it is under way.
 
-        Args:
-            spans: Those with a layer sink only where the caller asks for the tokens before it launches another pass.
-            draws: How tokens are chosen, one row each; None: the most probable ones.
-            after: The pass launched before, if a span has `follows_row`; a row of it that is not finite counts as 0.
-            num_steps: Passes to run, 1 to `max_launch_steps`: each after the first computes the next position of
-                every span, from the token chosen. With more than one, every span has one token and needs its logits.
+        Spans have a layer sink only where the caller asks for the tokens before it launches another pass. `draws`: how
+        tokens are chosen, one row each; None: the most probable ones. `after`: the pass launched before, if a span has
+        `follows_row`; a row of it that is not finite counts as 0. `num_steps`: passes to run, 1 to `max_launch_steps`:
+        each after the first computes the next position of every span, from the token chosen. With more than one, every
+        span has one token and needs its logits.
 
         This implementation computes one pass before it returns.
         """

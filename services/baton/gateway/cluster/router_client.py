@@ -82,16 +82,14 @@ class RouterClient:
     async def list_nodes(self) -> Sequence[NodeDescription]:
         """Return the nodes that the router knows.
 
-        Raises:
-            BatonError: If the router does not answer.
+        Raises BatonError if the router does not answer.
         """
         return [state.node for state in await self.list_node_states()]
 
     async def list_node_states(self) -> Sequence[NodeState]:
         """Return the nodes that the router knows, with their load and links.
 
-        Raises:
-            BatonError: If the router does not answer.
+        Raises BatonError if the router does not answer.
         """
         try:
             response = await self._stub.ListNodes(ListNodesRequest(), timeout=self._timeout_seconds)
@@ -114,16 +112,14 @@ class RouterClient:
     async def use_model(self, name: str) -> None:
         """Have a model loaded that is wanted on demand.
 
-        Raises:
-            BatonError: If the leader refuses, or no router answers.
+        Raises BatonError if the leader refuses, or no router answers.
         """
         await self.change_model(models.ChangeModelRequest(use=name))
 
     async def change_model(self, request: models.ChangeModelRequest) -> models.ChangeModelResponse:
         """Change what models are wanted; return how the model stands, or would.
 
-        Raises:
-            BatonError: If the leader refuses, or no router answers.
+        Raises BatonError if the leader refuses, or no router answers.
         """
         try:
             answer: models.ChangeModelResponse = await self._ask_leader("ChangeModel", request)
@@ -146,8 +142,7 @@ class RouterClient:
     async def invite(self) -> joining.InviteResponse:
         """Return a code by which one machine joins; the deployment is open to other machines from then on.
 
-        Raises:
-            BatonError: If machines cannot join there, or no router answers.
+        Raises BatonError if machines cannot join there, or no router answers.
         """
         try:
             stub = JoinServiceStub(self._channel)  # type: ignore[no-untyped-call]

@@ -41,11 +41,8 @@ def device_name() -> str:
 def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     """Return an mlx-lm model with its weights in `dtype`, everything evaluated.
 
-    A lazy array can be evaluated only by the thread that made it, and the runner is built and run by different
-    threads.
-
-    Raises:
-        ConfigurationError: If mlx-lm cannot compute what the configuration asks for.
+    A lazy array can be evaluated only by the thread that made it, and the runner is built and run by different threads.
+    Raises ConfigurationError if mlx-lm cannot compute what the configuration asks for.
     """
     check_mlx_computes(checkpoint)
     try:
@@ -84,8 +81,7 @@ def _load(checkpoint: Checkpoint) -> Any:
 def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
     """Refuse a model whose K and V cannot be kept in 8 bits.
 
-    Raises:
-        ConfigurationError: If its attention takes plain K and V alone, or its heads have no groups that MLX knows.
+    Raises ConfigurationError if its attention takes plain K and V alone, or its heads have no groups that MLX knows.
     """
     if checkpoint.family in _PLAIN_KV_FAMILIES:
         raise ConfigurationError(
@@ -140,7 +136,7 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
         attending = checkpoint.layer_specs()
         overrides["full_attn_idxs"] = [layer for layer, spec in enumerate(attending) if not spec.state]
         overrides["block_dim"] = checkpoint.config["hidden_size"]
-    if checkpoint.family == "ministral3":
+    if checkpoint.family in ("ministral3", "glm_moe_dsa"):
         overrides["rope_parameters"] = parameters | {"rope_theta": theta}
     if checkpoint.latents:
         overrides |= {"topk_method": "noaux_tc", "moe_layer_freq": 1}
@@ -159,8 +155,7 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
 def _window_pattern(checkpoint: Checkpoint) -> int:
     """Return `n` if every n-th layer, and no other, sees everything.
 
-    Raises:
-        ConfigurationError: If the layers do not alternate so; mlx-lm knows no other order.
+    Raises ConfigurationError if the layers do not alternate so; mlx-lm knows no other order.
     """
     windows = [spec.sliding_window_tokens for spec in checkpoint.layer_specs()]
     pattern = windows.index(0) + 1 if 0 in windows else len(windows) + 1

@@ -88,15 +88,9 @@ class RowBatch(Protocol):
 class PackedBatch:
     """What the model's layers must know of the spans in a forward pass.
 
-    Attributes:
-        pool: Where K and V live.
-        spans: The spans, in order.
-        segments: Rows of every span when all positions are computed.
-        last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
-        kv_copies: What calls the spans' sinks; None: they are called at once.
-        states: Where layers that keep states find them; None: there is no such layer.
-        adapted: Rows that have adapters, when all positions are computed.
-        last_adapted: The same among the positions whose logits are wanted.
+    `segments` are the rows of every span when all positions are computed, `last_segments` when only those are whose
+    logits are wanted; `adapted` and `last_adapted` those of them with adapters. `kv_copies` calls the spans' sinks;
+    None: they are called at once. `states` are of layers that keep them; None: there is none.
     """
 
     def __init__(

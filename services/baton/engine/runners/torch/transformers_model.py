@@ -12,7 +12,7 @@ import torch
 from transformers import AttentionInterface
 
 from baton.engine.runners.torch.batch import PackedBatch, RowBatch, store
-from baton.engine.runners.torch.latents import attend_latents, has_latents, keep_latents
+from baton.engine.runners.torch.latents import IndexRows, attend_latents, has_latents, keep_latents
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
 from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
@@ -62,14 +62,13 @@ def attend(
     baton_stage: Stage = Stage.ALL_ROWS,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    indices: IndexRows | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Attend by sequence over a packed row of tokens, [1, heads, num_rows, head_dim] each, rotated.
 
     What says nothing new is left: the sliding window is the cache layout's. `s_aux` are the scores of the heads' sinks.
-
-    Returns:
-        [1, num_rows, num_heads, head_dim], and no weights.
+    Returns [1, num_rows, num_heads, head_dim], and no weights.
 
     Raises:
         KvStored: In stage `STORE`.
@@ -79,13 +78,15 @@ def attend(
         raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
     layer = module.layer_idx
     if baton_stage is not Stage.LAST_ROWS and not getattr(module, _READS_ANOTHERS, False):
-        store(baton_batch, layer, KeysValues(key[0], value[0]))
+        cached = value[0] if indices is None else torch.cat([value[0], indices.keys[None]], dim=-1)
+        store(baton_batch, layer, KeysValues(key[0], cached))
     if baton_stage is Stage.STORE:
         raise KvStored
     segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
     params = AttentionParams(scaling, baton_batch.pool.window_tokens(layer), softcap or 0.0, s_aux)
     if has_latents(module):
-        attended = attend_latents(baton_ops, cast(PackedBatch, baton_batch), segments, module, query[0], params)
+        batch = cast(PackedBatch, baton_batch)
+        attended = attend_latents(baton_ops, batch, segments, module, query[0], params, indices)
         return attended.transpose(0, 1)[None], None
     return baton_ops.attend(baton_batch, segments, layer, query[0], params).transpose(0, 1)[None], None
 
@@ -110,6 +111,8 @@ class TransformersModel:
         self._model = model
         self._ops = ops
         self._batch: RowBatch | None = None
+        self._is_indexed = hasattr(layers[-1].self_attn, "indexer")
+        self._no_mask = torch.empty(1, 1, 1, 1)  # which attention with an index would look at
         for index, layer in enumerate(layers):
             if mixer := _mixer_of(layer):
                 mixer.forward = RecurrentForward(mixer, index, self._states)
@@ -127,6 +130,7 @@ class TransformersModel:
             input_ids=batch.token_ids(),
             position_ids=batch.positions(),
             use_cache=False,
+            attention_mask={"indexed_attention": self._no_mask} if self._is_indexed else None,
             baton_batch=batch,
             baton_ops=self._ops,
         )
@@ -198,8 +202,7 @@ class LastLayerForward:
     ) -> Any:
         """Run the layer; arguments as transformers' decoder layers have them, further ones by rows, too.
 
-        Returns:
-            [1, num_logits, hidden_size].
+        Returns [1, num_logits, hidden_size].
         """
 
         def run(rows: torch.Tensor | slice, stage: Stage) -> Any:
@@ -221,5 +224,5 @@ class LastLayerForward:
         with suppress(KvStored):
             run(slice(None), Stage.STORE)
         if not baton_batch.last_segments:
-            return hidden_states[:, :0]
+            return (hidden_states[:, :0], None) if "prev_topk_indices" in kwargs else hidden_states[:, :0]
         return run(baton_batch.last_rows(), Stage.LAST_ROWS)

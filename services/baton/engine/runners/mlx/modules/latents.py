@@ -11,14 +11,14 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models.deepseek_v32 import DeepseekV32Attention
 from mlx_lm.utils import _get_classes
 
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES, Latents
 from baton.engine.checkpoint.families import text_name
 from baton.engine.checkpoint.model_folder import is_beyond
 
-_NORM_EPSILON = 1e-6
-"""Of the norms of latents: transformers' families do not take it from the configuration."""
+_NORM_EPSILON = 1e-6  # of the norms of latents, which transformers' families do not take from the configuration
 
 
 def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
@@ -42,10 +42,7 @@ def classes_of(config: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def conform(model: Any, latents: Latents, *, is_interleaved: bool) -> None:
-    """Make a loaded model compute and cache what transformers does.
-
-    `is_interleaved`: the weights make neighbouring elements that are rotated together, as the hub's do.
-    """
+    """Make a loaded model compute and cache what transformers does; the hub's weights are interleaved, in pairs."""
     for layer in model.model.layers:
         attention = layer.self_attn
         if is_interleaved:
@@ -53,19 +50,60 @@ def conform(model: Any, latents: Latents, *, is_interleaved: bool) -> None:
             _put_in_halves(queries, latents.plain_dim, latents.rope_dim)
             _put_in_halves(attention.kv_a_proj_with_mqa, latents.rank, latents.rope_dim)
         attention.rope.traditional = False
+        if latents.index_dim:
+            attention.__class__, index = IndexedAttention, attention.indexer
+            for module in (index.wq_b, index.wk, index.k_norm) if index.rope.traditional else ():
+                _put_in_halves(module, 0, latents.rope_dim, latents.index_dim - latents.rope_dim)
+            index.rope, index.k_norm.eps = attention.rope, _NORM_EPSILON
         for name in {"q_a_layernorm", "kv_a_layernorm"} & attention.keys():
             attention[name].eps = _NORM_EPSILON
         if "gate" in layer.mlp:
             layer.mlp.gate = Router(layer.mlp.gate)
 
 
+class IndexedAttention(DeepseekV32Attention):  # type: ignore[misc]
+    """Attention to the keys that an index chooses, whose own keys are cached behind the rotated part of keys."""
+
+    def __call__(self, hidden: mx.array, mask: mx.array | None, cache: Any) -> mx.array:
+        """Return the output for [num_rows, num_tokens, hidden_size]."""
+        num_rows, num_tokens, _ = hidden.shape
+        index, offset, rank = self.indexer, cache.offset, self.kv_lora_rank
+        narrow = self.q_a_layernorm(self.q_a_proj(hidden))
+        queries = self.q_b_proj(narrow).reshape(num_rows, num_tokens, self.num_heads, -1).swapaxes(1, 2)
+        plain, turned = mx.split(queries, [self.qk_nope_head_dim], axis=-1)
+        latents, keys = mx.split(self.kv_a_proj_with_mqa(hidden)[:, None], [rank], axis=-1)
+        index_keys = index.rope(index.k_norm(index.wk(hidden))[:, None], offset=offset)
+        others = mx.concatenate([self.rope(keys, offset), index_keys], axis=-1)
+        latents, others = cache.update_and_fetch(self.kv_a_layernorm(latents), others)
+        keys, index_keys = mx.split(others, [self.qk_rope_head_dim], axis=-1)
+        if latents.shape[2] > index.index_topk:
+            query = index.wq_b(narrow).reshape(num_rows, num_tokens, index.n_heads, -1).swapaxes(1, 2)
+            scores = mx.maximum(index.rope(query, offset=offset) @ index_keys.swapaxes(-1, -2), 0)
+            weights = index.weights_proj(hidden).swapaxes(-1, -2)[..., None]
+            scores = (scores * weights).sum(axis=1, keepdims=True)
+            scores = scores if mask is None else mx.where(mask, scores, -mx.inf)
+            chosen = mx.argpartition(scores, kth=-index.index_topk, axis=-1)[..., -index.index_topk :]
+            seen = mx.put_along_axis(mx.zeros(scores.shape, mx.bool_), chosen, mx.array(True), axis=-1)
+            mask = seen if mask is None else seen & mask
+        scores = (self.rope(turned, offset) * self.scale) @ keys.swapaxes(-1, -2)
+        if mask is not None:
+            scores = mx.where(mask, scores, mx.finfo(scores.dtype).min)
+        if num_tokens == 1:  # the latents are keys and values of all heads
+            attended = mx.fast.scaled_dot_product_attention(
+                self.embed_q(plain), latents, latents, scale=self.scale, mask=scores
+            )
+            attended = self.unembed_out(attended)
+        else:
+            keys, values = self.embed_q(latents, transpose=False), self.unembed_out(latents)
+            attended = mx.fast.scaled_dot_product_attention(plain, keys, values, scale=self.scale, mask=scores)
+        output: mx.array = self.o_proj(attended.swapaxes(1, 2).reshape(num_rows, num_tokens, -1))
+        return output
+
+
 class Router(nn.Module):  # type: ignore[misc] # mlx has no types for it
-    """Chooses experts by scores in float32: groups first, by the sum of their best two.
+    """Chooses experts by scores in float32, groups first, by the sum of their best two (arXiv 2412.19437, 2.1.2).
 
-    mlx-lm rounds the logits to the dtype of activations, and gives experts outside of the groups a score of 0, which is
-    not the lowest where a bias is negative.
-
-    Source: DeepSeek-V3 (arXiv 2412.19437), section 2.1.2.
+    mlx-lm rounds the logits, and gives experts of other groups a score of 0, not the lowest where a bias is negative.
     """
 
     def __init__(self, gate: Any) -> None:
@@ -90,9 +128,10 @@ class Router(nn.Module):  # type: ignore[misc] # mlx has no types for it
         return chosen, weights * gate.routed_scaling_factor
 
 
-def _put_in_halves(projection: Any, num_before: int, num_rotated: int) -> None:
-    """Order outputs that are rotated, of each head the last ones: the first of each pair, then the second."""
-    rows = np.arange(projection.weight.shape[0]).reshape(-1, num_before + num_rotated)
-    order = np.concatenate([rows[:, :num_before], rows[:, num_before::2], rows[:, num_before + 1 :: 2]], axis=1)
-    for name in projection:
-        projection[name] = projection[name][mx.array(order.reshape(-1))]
+def _put_in_halves(module: Any, num_before: int, num_rotated: int, num_after: int = 0) -> None:
+    """Order what is rotated of each head's outputs: the first of each pair, then the second."""
+    rows = np.arange(module.weight.shape[0]).reshape(-1, num_before + num_rotated + num_after)
+    begin, end = num_before, num_before + num_rotated
+    rows[:, begin:end] = np.concatenate([rows[:, begin:end:2], rows[:, begin + 1 : end : 2]], axis=1)
+    for name in module:
+        module[name] = module[name][mx.array(rows.reshape(-1))]

@@ -22,16 +22,8 @@ def rotate_and_store(
 ) -> torch.Tensor:
     """Normalise and rotate queries and K, write K and V into their slots, return the queries.
 
-    Args:
-        heads: Queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim], contiguous.
-        cosines: [num_rows, 1, head_dim], contiguous; signed_sines likewise, the first half negated.
-        signed_sines: See there.
-        norms: Of the heads; None: they are not normalised.
-        slots: Where K and V go among the positions of all blocks: [num_rows], int64.
-        pool: K and V of all blocks of the layer.
-
-    Returns:
-        [num_rows, num_heads, head_dim].
+    `heads` are queries, keys and values side by side, [num_rows, num_heads + 2 * num_kv_heads, head_dim]; cosines and
+    sines, the first half negated, [num_rows, 1, head_dim], all contiguous. Returns [num_rows, num_heads, head_dim].
     """
     from baton.engine.runners.torch.ops.cuda.elementwise_kernel import rotate_and_store as kernel
 

@@ -16,13 +16,9 @@ def rotate_and_store(
 ):
     """Normalise and rotate one head of one row; queries go out, K and V into their slots.
 
-    Tensors:
-        heads: Queries, keys and values side by side: [num_rows, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM].
-        cosines: [num_rows, HEAD_DIM]; signed_sines likewise, the first half negated.
-        query_norm: [HEAD_DIM]; key_norm likewise; read where HAS_NORMS.
-        slots: Where K and V go among the positions of all blocks: [num_rows], int64.
-        queries: [num_rows, NUM_HEADS, HEAD_DIM].
-        keys: [NUM_KV_HEADS, num_slots, HEAD_DIM]; values likewise.
+    `heads` are queries, keys and values side by side, [num_rows, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM]; cosines and
+    sines, the first half negated, [num_rows, HEAD_DIM]; norms are read where HAS_NORMS; slots are among the positions
+    of all blocks, [num_rows], int64; keys and values [NUM_KV_HEADS, num_slots, HEAD_DIM].
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     dim = tl.arange(0, PADDED_DIM)

@@ -63,16 +63,8 @@ def attend_causally(
     Interval table: keys are positions [0, num_keys); queries are positions [first_query, num_keys); a query at `p` sees
     [max(0, p + 1 - window_tokens), p], all before it without a window.
 
-    Args:
-        query: [num_kv_heads, num_groups, num_queries, head_dim], rotated.
-        kv: Keys and values, one per position.
-        params: How scores become weights.
-        first_query: Position of the first query, counted from the first key.
-        multiply: What multiplies.
-        multiplies_bfloat16: Whether it does so in bfloat16; not every CPU can. float16 would be summed in float16.
-
-    Returns:
-        [num_kv_heads, num_groups, num_queries, value_head_dim].
+    `query` is [num_kv_heads, num_groups, num_queries, head_dim], rotated, like the result. `multiplies_bfloat16`:
+    whether `multiply` does so in bfloat16, which not every CPU can; float16 would be summed in float16.
     """
     num_kv_heads, num_groups, num_queries, _ = query.shape
     output = query.new_empty(num_kv_heads, num_groups, num_queries, kv.values.shape[-1])

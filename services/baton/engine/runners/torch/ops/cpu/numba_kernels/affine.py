@@ -230,11 +230,6 @@ def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any) -> None:
 
 @kernel
 def unpack_affine(weight: Any, panels: Any) -> None:
-    """Write all of a packed weight as oneDNN's panels.
-
-    Args:
-        weight: Packed, as many whole blocks as the panels have outputs.
-        panels: [num_panels, num_inputs, 64] float32, or [num_panels, num_inputs / 2, 64] uint32 of pairs of bfloat16.
-    """
+    """Write all of a packed weight as oneDNN's panels, as `decode_step.multiply` has them."""
     for block in range(weight.shape[0]):
         _unpack(weight, block, panels, block * AFFINE_OUTPUTS)

@@ -70,15 +70,9 @@ def _attention(num_groups: int, key_head_dim: int, value_head_dim: int, is_bfloa
 def attend(address: Any, query: Any, keys: Any, values: Any, single: Any, scaling: Any, output: Any) -> None:
     """Answer single queries; sums are float32 whatever the cache holds.
 
-    Args:
-        address: Of the attention of this shape of heads.
-        query: [num_rows, num_heads, key_head_dim], rotated.
-        keys: The layer's blocks, [num_kv_heads, num_blocks, block_tokens, key_head_dim].
-        values: The same of the values.
-        single: `rows` [num_sequences], those of the sequences' queries; `tables` [num_sequences, most_blocks], their
-            blocks; `spans` [num_sequences, 2], the positions [first, end) that they see.
-        scaling: Factor of the scores, float32.
-        output: [num_rows, num_heads, value_head_dim], of which those rows are written.
+    `address` is of the attention of this shape of heads; `query` [num_rows, num_heads, key_head_dim], rotated; `single`
+    `rows` [num_sequences], those of the sequences' queries, `tables` [num_sequences, most_blocks], their blocks, and
+    `spans` [num_sequences, 2], the positions [first, end) that they see; only those rows of `output` are written.
     """
     rows, tables, spans = single
     sizes = np.empty(6, np.int64)

@@ -131,16 +131,10 @@ def gate(gate_up: Any, output: Any) -> None:
 def rotate_and_store(
     heads: Any, cosines: Any, signed_sines: Any, slots: Any, keys: Any, values: Any, queries: Any
 ) -> None:
-    """Write queries, rotated, and K, rotated, and V into their slots.
+    """Write queries, rotated, and K, rotated, and V into their slots among the positions of all blocks of a layer.
 
-    Args:
-        heads: Queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim].
-        cosines: [num_rows, 1, head_dim].
-        signed_sines: [num_rows, 1, head_dim], the first half negated.
-        slots: Where K and V go among the positions of all blocks: [num_rows].
-        keys: The layer's blocks: [num_kv_heads, num_blocks, block_tokens, head_dim].
-        values: The same.
-        queries: [num_rows, num_heads, head_dim].
+    `heads` are queries, keys and values side by side, [num_rows, num_heads + 2 * num_kv_heads, head_dim]; cosines and
+    sines, the first half negated, [num_rows, 1, head_dim].
     """
     num_heads, num_kv_heads = queries.shape[1], keys.shape[0]
     block_tokens, head_dim = keys.shape[2], keys.shape[3]
@@ -180,17 +174,9 @@ def add(rows: Any, others: Any) -> None:
 def before_attention(
     hidden: Any, norm: Any, product: Any, angles: Any, slots: Any, kv: Any, queries: Any, following: Any
 ) -> None:
-    """Normalise, project, rotate; write K and V into their slots.
+    """Normalise, project, rotate; write K and V into their slots, queries into `queries`.
 
-    Args:
-        hidden: [num_rows, hidden_size].
-        norm: Weight [hidden_size] and epsilon.
-        product: Weight and bias of queries, keys and values side by side.
-        angles: Cosines and signed sines, as `rotate_and_store` takes them, like all that follows.
-        slots: The same.
-        kv: The layer's keys and values.
-        queries: Written: [num_rows, num_heads, head_dim].
-        following: Weight of the next product.
+    Arguments are those of `rotate_and_store` and `after_attention`; `product` makes queries, keys and values.
     """
     num_rows, num_heads, head_dim = queries.shape
     num_heads += 2 * kv[0].shape[0]
@@ -238,15 +224,9 @@ def run_layers(
 ) -> None:
     """Pass rows through all layers; K and V are written.
 
-    Args:
-        hidden: Replaced by what the layers make of it: [num_rows, hidden_size].
-        addresses: [num_layers, NUM_ADDRESSES].
-        first: The first layer's arrays in the order of the addresses, and the epsilon of its norms behind them.
-        num_gates: Of a layer.
-        angles: Cosines and signed sines, [num_rows, 1, head_dim] each.
-        slots: Where K and V go among the positions of all blocks: [num_rows].
-        attention: Its address, how many heads queries have, the single queries, and the factor of the scores.
-        head: Weight of the product after the last layer.
+    `hidden` is replaced by what the layers make of it; `addresses` are [num_layers, NUM_ADDRESSES]; `first` has the
+    first layer's arrays in their order, and the epsilon of its norms behind them; `attention` its address, how many
+    heads queries have, the single queries, and the factor of the scores; `head` the weight after the last layer.
     """
     (norm, mlp_norm, qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, keys, values, epsilon) = (
         first
