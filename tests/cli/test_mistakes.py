@@ -57,7 +57,7 @@ MISTAKES = (
     Mistake("up --model {tmp}/llama.gguf", "it is a file; give the folder with config.json"),
     Mistake("up --model {tmp}", "it has no config.json"),
     Mistake(f"{UP} --model {{broken_config}}", "config.json is not JSON"),
-    Mistake(f"{UP} --model {{family}}", "model_type 'mamba' is not supported; supported are gemma2"),
+    Mistake(f"{UP} --model {{family}}", "model_type 'mamba' is not supported; supported are "),
     Mistake(f"{UP} --model {{sizes}}", "config.json: hidden_size: expected a whole number above 0, got null"),
     Mistake(f"{UP} --model {{no_weights}}", "no *.safetensors file: was it fetched whole?"),
     Mistake(f"{UP} --model {{cut}}", "model.safetensors is cut short: "),

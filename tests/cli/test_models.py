@@ -34,7 +34,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def test_a_model_is_pulled_and_listed(hub: FakeHub) -> None:
     """Its folder goes to stdout, for scripts; the list has its name, commit and size."""
     app, run = make_app(["models"]), CliRunner().invoke
-    assert "None is here yet" in run(app, ["models", "list"]).stdout
+    assert "cache of this machine is empty" in run(app, ["models", "list"]).stdout
 
     pulled = run(app, ["models", "pull", "org/tiny"])
 
@@ -92,5 +92,5 @@ def test_a_model_is_pulled_from_another_machine_listed_and_removed(
     assert contents(Path(pulled.stdout.strip())) == FETCHED
     assert "tiny" in run(app, ["models", "list"]).stdout
     assert "1.05 MB deleted" in run(app, ["models", "remove", "tiny"]).stdout
-    assert "None is here yet" in run(app, ["models", "list"]).stdout
+    assert "cache of this machine is empty" in run(app, ["models", "list"]).stdout
     assert "it is not in the store" in str(run(app, ["models", "remove", "tiny"]).exception)

@@ -10,6 +10,7 @@ import pytest
 
 from adapters import adapter_folder, differ, is_greedy, random_prompt
 from baton.engine.engine import Engine
+from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import load_torch_runner
 from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
@@ -97,7 +98,12 @@ def test_output_equals_peft(family: CheckpointName, placement: tuple[Framework |
 def test_output_equals_peft_where_decode_runs_over_static_buffers() -> None:
     """CUDA's way of decoding, on the CPU: passes with an adapter are packed, others follow them in their rows."""
     folders = {"one": adapter_folder("llama", 1), "two": adapter_folder("llama", 2)}
-    options: dict[str, Any] = {"num_blocks": 64, "max_batch_size": 8, "uses_decode_buffers": True, "adapters": folders}
+    options: dict[str, Any] = {
+        "num_blocks": 64,
+        "bounds": PoolBounds(max_batch_size=8),
+        "uses_decode_buffers": True,
+        "adapters": folders,
+    }
     engine = start_engine(load_torch_runner(checkpoint("llama"), model_id="tiny", **options), max_step_tokens=48)
     try:
         outputs = run_all(engine, None, "static")
