@@ -84,8 +84,9 @@ def reasons_of(deployment: Deployment, node: str, name: str, placement: Placemen
 
 def prefill_of(sender: NodeDescription, name: str, grant: TransferGrant, **changes: Any) -> PrefillRequest:
     """Return what a decode node asks a prefill node for."""
-    asked: dict[str, Any] = {"token_ids": PROMPT, "sampling": _GREEDY, "expected_layout": sender.kv_layout, **changes}
-    return PrefillRequest(request_id=name, attempt=1, transfer=grant, **asked)
+    usual = {"attempt": 1, "token_ids": PROMPT, "sampling": _GREEDY, "expected_layout": sender.kv_layout}
+    asked: dict[str, Any] = {**usual, **changes}
+    return PrefillRequest(request_id=name, transfer=grant, **asked)
 
 
 def pull_of(sender: NodeDescription, name: str, grant: TransferGrant) -> PullBlocksRequest:
@@ -162,7 +163,8 @@ def test_kv_goes_to_nobody_whom_no_router_has_sent(deployment: Deployment, trans
         ask(deployment, receiver, prefill_of(sender, name, grant, cache_salt="of another tenant"), transport),
         ask(deployment, receiver, prefill_of(sender, name, grant, token_ids=(*PROMPT, 3)), transport),
     ]
-    own = [ask(deployment, receiver, prefill_of(sender, name, grant), transport) for _ in range(MAX_USES + 1)]
+    attempts = range(1, MAX_USES + 2)  # each takes over from the one before, which may still run
+    own = [ask(deployment, receiver, prefill_of(sender, name, grant, attempt=each), transport) for each in attempts]
 
     assert stolen == [DENIED] * 4
     assert others == [DENIED] * 3
