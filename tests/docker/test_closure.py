@@ -49,7 +49,7 @@ def test_roles_run_where_the_check_expects_them() -> None:
                 found.setdefault(image, set()).update(re.findall(r"'args': \['serve', '([a-z-]+)'", text))
 
     assert found["cpu"] == {"prefill", "decode"} == found["cuda"] | {"decode"}
-    assert found["control"] == {"gateway", "router", "cache-index", "prefill", "decode", "worker"}
+    assert found["control"] == {"gateway", "router", "cache-index", "prefill", "decode", "worker", "agent"}
 
 
 @cache

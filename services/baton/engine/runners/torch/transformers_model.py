@@ -111,7 +111,7 @@ class TransformersModel:
         self._model = model
         self._ops = ops
         self._batch: RowBatch | None = None
-        self._is_indexed = hasattr(layers[-1].self_attn, "indexer")
+        self._is_indexed = hasattr(getattr(layers[-1], "self_attn", None), "indexer")
         self._no_mask = torch.empty(1, 1, 1, 1)  # which attention with an index would look at
         for index, layer in enumerate(layers):
             if mixer := _mixer_of(layer):
