@@ -57,6 +57,8 @@ def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
 class _Server(ThreadingHTTPServer):
     """Bounds its connections."""
 
+    request_queue_size = 128  # of five, which the base class lets wait, the sixth would come again a second later
+
     def __init__(self, *args: Any) -> None:
         self._connections: list[Any] = []
         super().__init__(*args)
