@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -111,12 +112,12 @@ _HEAD = (
 
 Written by `make matrix` (`tests/exactness/families/test_matrix.py`): tiny random checkpoints as hubs lay them out,
 against transformers in float32. "=": 64 greedy tokens are equal; logits: the largest difference at 90 positions over
-the largest.
+the largest; commit: of which all cells of the row tell.
 """
     "\n| family, format, place | "
-    + " | ".join((*CONDITIONS, "logits"))
+    + " | ".join((*CONDITIONS, "logits", "commit"))
     + " |\n"
-    + "|---" * (len(CONDITIONS) + 2)
+    + "|---" * (len(CONDITIONS) + 3)
     + "|\n"
 )
 
@@ -131,10 +132,13 @@ def kept() -> Iterator[dict[str, dict[str, str]]]:
     rows = {
         line.split(" | ")[0].removeprefix("| "): line for line in _RESULTS.read_text().splitlines() if " | " in line
     }
-    columns = (*CONDITIONS, "logits")
+    columns = (*CONDITIONS, "logits", "commit")
+    commit = subprocess.check_output(("git", "rev-parse", "--short=8", "HEAD"), text=True).strip()
     for name, cells in shown.items():
-        before = [cell.strip() for cell in rows.get(name, "").split("|")[2:-1]] or [""] * len(columns)
-        told = [cells.get(column, cell) for column, cell in zip(columns, before, strict=True)]
+        before = [cell.strip() for cell in rows.get(name, "").split("|")[2:-1]]
+        if before[-1:] != [commit]:
+            before = [""] * len(columns)
+        told = [(cells | {"commit": commit}).get(column, cell) for column, cell in zip(columns, before, strict=True)]
         rows[name] = f"| {name} | {' | '.join(told)} |"
     names = [str(setting) for setting in SETTINGS]
     _RESULTS.write_text(_HEAD + "".join(f"{rows[name]}\n" for name in names if name in rows))
@@ -170,10 +174,10 @@ def test_output_equals_transformers(running: Running, condition: Condition, kept
     """Greedily, in float32, for as many tokens as four blocks have."""
     _, unpacked = running.setting.folders()
 
-    def check(generation: Generation, prompt: list[int], num_before: int = 0) -> list[int]:
-        output = generation.tokens(num_before)
-        expected = reference_generate(unpacked, prompt, NUM_NEW_TOKENS, guess=output if not num_before else ())
-        assert output == expected[num_before:]
+    def check(generation: Generation, prompt: list[int], before: Sequence[int] = ()) -> list[int]:
+        output = generation.tokens(len(before))
+        expected = reference_generate(unpacked, prompt, NUM_NEW_TOKENS, guess=[*before, *output])
+        assert output == expected[len(before) :]
         return output
 
     if condition == "prefix":
@@ -195,8 +199,8 @@ def test_output_equals_transformers(running: Running, condition: Condition, kept
         assert running.prefill or sum(generation.ended.num_preemptions for generation in generations) > 0
     elif condition == "migrated":
         prompt = _prompt(40)
-        before = reference_generate(unpacked, prompt, NUM_NEW_TOKENS)[:20]
-        check(_start(running, prompt, output=before), prompt, len(before))
+        before = reference_generate(unpacked, prompt, 20)
+        check(_start(running, prompt, output=before), prompt, before)
     else:
         prompt = _prompt({"alone": 43, "chunked": 230, "killed": 200}[condition])
         check(_start(running, prompt, num_frames=7 if condition == "killed" else None), prompt)
