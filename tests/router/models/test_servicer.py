@@ -78,7 +78,7 @@ def test_what_a_machine_says_cannot_end_planning_for_all(report: messages.Superv
         async with _router() as (stub, supervision):
             supervision.want(DesiredModel(name="m", source="org/m"))
             assert field in await _refusal(stub, report)
-            supervision.decide()
+            await supervision.decide()
             answer = await stub.ListModels(messages.ListModelsRequest(), timeout=20)
             assert answer.epoch < time.time_ns()
             assert not answer.machine_free_byte_counts
@@ -114,7 +114,7 @@ def test_numbers_without_sense_are_planned_with(weights: int, free: int) -> None
             total_byte_count=MOST,
         )
         supervision.take(AgentSession(), _report(machine_id=machine, free_byte_count=free, models=[model]))
-    supervision.decide()
+    asyncio.run(supervision.decide())
 
     assert [each.desired.name for each in supervision.listed().models] == ["m"]
 
@@ -127,7 +127,7 @@ def test_a_plan_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, capl
         supervision = ModelSupervision(DesiredModels(), RouterState(time.monotonic, limits))
         decided = asyncio.Event()
 
-        def decide() -> None:
+        async def decide() -> None:
             if len(caplog.records) < 2:
                 raise ZeroDivisionError
             decided.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.router.models import plan_task
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import DesiredModels
+from baton.router.models.plan_task import PlanTask
 from baton.router.models.supervision import ModelSupervision
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import shape_to_proto
@@ -75,7 +79,7 @@ class Cluster:
             for name, machine in self.machines.items():
                 if name not in self.away:
                     self.supervision.take(machine.session, machine.report(machine.session.orders))
-            self.supervision.decide()
+            asyncio.run(self.supervision.decide())
 
     def leave(self, name: str) -> None:
         """Have a machine's connection break; its workers go on."""
@@ -139,7 +143,7 @@ def test_a_hundred_first_requests_load_a_model_once_and_quiet_unloads_it() -> No
     assert cluster.loads == []
     for _ in range(100):
         cluster.supervision.note_use("llama")
-        cluster.supervision.decide()
+        asyncio.run(cluster.supervision.decide())
     cluster.step(20)
 
     assert cluster.loads == ["llama"]
@@ -311,3 +315,35 @@ def test_a_worker_gets_memory_for_the_expected_load_and_keeps_it() -> None:
     assert len(orders) > 1
     assert sum(WEIGHTS + order.kv_byte_count for order in orders) < 100 * GIGABYTE
     assert machine.session.orders["one"].kv_byte_count == given
+
+
+def test_a_plan_for_a_machine_that_has_gone_meanwhile_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop goes on while plans are searched, and whatever comes then counts."""
+    cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40))
+    cluster.step()
+    cluster.supervision.want(_wanted())
+    is_searching, has_gone = threading.Event(), threading.Event()
+
+    def slow_plans(task: PlanTask) -> object:
+        is_searching.set()
+        assert has_gone.wait(20)
+        return search(task)
+
+    search = plan_task._plans
+    monkeypatch.setattr(plan_task, "_plans", slow_plans)
+    for machine in cluster.machines.values():
+        stored = {"llama": ModelOrder(name="llama", source="/models/llama")}
+        cluster.supervision.take(machine.session, machine.report(stored))
+
+    async def main() -> None:
+        deciding = asyncio.create_task(cluster.supervision.decide())
+        assert await asyncio.to_thread(is_searching.wait, 20)
+        cluster.leave("a")
+        has_gone.set()
+        await deciding
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert cluster.machines["b"].session.orders == {}
+    cluster.step(20)
+    assert cluster.loads == ["llama"]
+    assert cluster.machines["b"].held == {"llama"}

@@ -19,9 +19,9 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel
 from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.weights.model_name import served_name_of
+from baton.wire.model_stages import MOVING, progress, stage_name
 
 _POLL_SECONDS = 0.5
-_MOVING = (messages.MODEL_STAGE_FETCHING, messages.MODEL_STAGE_LOADED)
 _Machines = Annotated[list[str] | None, typer.Option("--machine", help="Machine that serves it; may be repeated.")]
 _Excluded = Annotated[list[str] | None, typer.Option("--exclude", help="Machine that never does; may be repeated.")]
 _IsPatient = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is so.")]
@@ -96,12 +96,12 @@ def print_models(models: Sequence[messages.ModelState]) -> None:
         table.add_column(heading, justify="right" if heading in ("weights", "held") else "left", overflow="fold")
     for state in models:
         count = f"{state.serving_count} node{'' if state.serving_count == 1 else 's'}"
-        table.add_row(state.desired.name, _stage(state.stage), count, "", "", state.problem)
+        table.add_row(state.desired.name, stage_name(state.stage), count, "", "", state.problem)
         for machine, each in sorted(state.machines.items()):
             sizes = format_bytes(each.weight_byte_count), format_bytes(each.held_byte_count)
-            is_moving = each.stage in _MOVING and each.done_byte_count < each.total_byte_count
-            share = f" {each.done_byte_count / each.total_byte_count:.0%}" if is_moving else ""
-            table.add_row("", f"{_stage(each.stage)}{share}", machine, *sizes, each.problem)
+            share = progress(each)
+            told = stage_name(each.stage) if share is None else f"{stage_name(each.stage)} {share:.0%}"
+            table.add_row("", told, machine, *sizes, each.problem)
     make_console().print(table)
 
 
@@ -135,13 +135,9 @@ def _is_at(state: messages.ModelState, stage: messages.ModelStage) -> bool:
 def _told(state: messages.ModelState) -> str:
     done = sum(each.done_byte_count for each in state.machines.values())
     total = sum(each.total_byte_count for each in state.machines.values())
-    is_under_way = state.stage in _MOVING and done < total
-    progress = f", {format_bytes(done)} of {format_bytes(total)}" if is_under_way else ""
-    return f"{state.desired.name}: {_stage(state.stage)}{progress}{f' ({state.problem})' if state.problem else ''}"
-
-
-def _stage(stage: messages.ModelStage) -> str:
-    return messages.ModelStage.Name(stage).removeprefix("MODEL_STAGE_").lower()
+    is_under_way = state.stage in MOVING and done < total
+    part = f", {format_bytes(done)} of {format_bytes(total)}" if is_under_way else ""
+    return f"{state.desired.name}: {stage_name(state.stage)}{part}{f' ({state.problem})' if state.problem else ''}"
 
 
 def _stub(channel: object) -> ModelServiceStub:

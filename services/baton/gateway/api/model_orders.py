@@ -9,7 +9,8 @@ import msgspec
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.cluster.router_client import RouterClient
-from baton.internal.v1.model_service_pb2 import ChangeModelRequest, DesiredModel, ModelStage
+from baton.internal.v1.model_service_pb2 import ChangeModelRequest, DesiredModel
+from baton.wire.model_stages import stage_name
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 
@@ -97,5 +98,5 @@ class ModelOrders:
     async def _change(self, exchange: Exchange, request: ChangeModelRequest) -> None:
         answer = await self._router.change_model(request)
         state, forecast = answer.model, list(answer.forecast)
-        stage = ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()
-        exchange.response.send(200, encode(OrderedModel(state.desired.name, stage, state.problem, forecast)))
+        ordered = OrderedModel(state.desired.name, stage_name(state.stage), state.problem, forecast)
+        exchange.response.send(200, encode(ordered))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple
 
 from baton.errors import NotFoundError, UnavailableError
 from baton.gateway.cluster.router_client import NO_NODE
-from baton.internal.v1.model_service_pb2 import ModelStage, ModelState
+from baton.internal.v1.model_service_pb2 import ModelState
+from baton.wire.model_stages import Stage, progress, stage_name
 from baton.wire.quantities import seconds_from_duration
 
-Stage = Literal["absent", "fetching", "stored", "loaded", "serving", "draining", "failed"]
-"""Where a model is, from a name that somebody wants to one that answers."""
 MODEL_LOADING, MODEL_FAILED = "MODEL_LOADING", "MODEL_FAILED"
 """Reasons why a model that is known does not answer: a node is going to have it, or none can."""
 _MOST_NAMES, _LIKENESS = 5, 0.5
 _RETRY_SECONDS = 5
-_MOVING = (ModelStage.MODEL_STAGE_FETCHING, ModelStage.MODEL_STAGE_LOADED)
 
 
 class ModelStatus(NamedTuple):
@@ -55,11 +53,10 @@ class ModelStatus(NamedTuple):
 
 def status_of(state: ModelState) -> ModelStatus:
     """Return what the planner says of a model: how far the machine is that is farthest."""
-    machines = [each for each in state.machines.values() if each.stage == state.stage in _MOVING]
-    moving = [each for each in machines if each.done_byte_count < each.total_byte_count]
+    shares = [progress(each) for each in state.machines.values() if each.stage == state.stage]
     return ModelStatus(
-        cast(Stage, ModelStage.Name(state.stage).removeprefix("MODEL_STAGE_").lower()),
-        max((each.done_byte_count / each.total_byte_count for each in moving), default=None),
+        stage_name(state.stage),
+        max((share for share in shares if share is not None), default=None),
         state.problem or ("it was unloaded; `baton models load` loads it" if state.desired.is_unloaded else ""),
         seconds_from_duration(state.ready_in) if state.HasField("ready_in") else None,
         state.desired.is_on_demand and not state.desired.is_unloaded,

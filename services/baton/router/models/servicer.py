@@ -111,7 +111,6 @@ class ModelServicer(service.ModelServiceServicer):
             problem = f"the model {name!r} is loaded by an administrator, not by a request"
             raise ForbiddenError(problem, reason="NOT_ON_DEMAND")
         self._supervision.note_use(name)
-        self._supervision.decide()
         return wanted
 
     def _wanted(self, name: str) -> DesiredModel:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.hardware import PRESETS
 from baton.capacity.planning.pricing import Demand, Machine, WantedModel
-from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
-from baton.capacity.snapshot import DECLARED_LINK, Link
+from baton.capacity.planning.search import Holders, ModelPlan
+from baton.capacity.snapshot import Link
 from baton.config.memory_budget import told
 from baton.errors import SupersededError
 from baton.internal.v1 import model_service_pb2 as messages
@@ -21,6 +22,8 @@ from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
 from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds, size_of_folder
 from baton.router.models.moves import Steadiness, as_holders, next_change
+from baton.router.models.plan_task import PlanFinder, PlanTask, are_alike
+from baton.router.models.turns import Turns
 from baton.router.state import RouterState
 from baton.wire.quantities import duration_from_seconds, profile_from_proto, seconds_from_duration, shape_from_proto
 
@@ -32,8 +35,6 @@ _MOVING = (messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING)
 _GIVING = (SERVING, messages.MODEL_STAGE_LOADED, STORED, messages.MODEL_STAGE_FETCHING)
 _NEAREST = (SERVING, messages.MODEL_STAGE_LOADED, messages.MODEL_STAGE_DRAINING, messages.MODEL_STAGE_FETCHING)
 _DECIDE_SECONDS = 0.5
-_ASKED_SECONDS = 5.0
-"""After the last word of a request that waits for a model, for which it still counts; gateways say so every second."""
 _USUAL = PRESETS["m2"].profile()
 """Speed of a machine that nobody has measured."""
 
@@ -57,31 +58,32 @@ class ModelSupervision:
         self._clock = clock
         self._epoch = now_nanoseconds()
         self._sessions: dict[str, AgentSession] = {}
-        self.used_at: dict[str, float] = {}
-        """When a request wanted a model last, by the clock."""
-        self._turn_seconds = turn_seconds
-        self._came_at: dict[str, float] = {}
-        """When a model was loaded last, by the clock: as it began to serve, or later where it does not yet."""
-        self._waiting_since: dict[str, float] = {}
-        """Since when requests wait for a model."""
+        self._turns = Turns(clock, turn_seconds)
+        self.used_at = self._turns.used_at
         self._attempts: dict[str, int] = {}
         self._steadiness = Steadiness(clock)
+        self._finder = PlanFinder()
+        self._is_urgent = asyncio.Event()
+        """Something has come that the next decision does not wait for."""
         self.plan: ModelPlan | None = None
         """The best one; None: nothing can be planned yet."""
         self.waits = ""
         """Why the next change has to wait; empty: there is none."""
 
     async def run(self) -> None:
-        """Lead when nobody else does, and decide twice a second, until cancelled."""
+        """Lead when nobody else does, and decide twice a second if that is no great work, until cancelled."""
         while True:
+            self._is_urgent.clear()
             if self.desired.lead():
                 try:
-                    self.decide()
+                    await self.decide()
                 except Exception:  # the edge of the task: unseen, nothing would be planned any more
                     log.exception("plan_failed")
             else:
                 self._end_sessions()
-            await asyncio.sleep(_DECIDE_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(_DECIDE_SECONDS, self._finder.pause_seconds)):
+                    await self._is_urgent.wait()
 
     def close(self) -> None:
         """End all streams, as the router stops."""
@@ -120,6 +122,7 @@ class ModelSupervision:
         if self._sessions.get(machine_id) is session:
             del self._sessions[machine_id]
             self._steadiness.note_departure()
+            self._is_urgent.set()
             log.info("machine_went machine=%s", machine_id)
 
     def want(self, model: DesiredModel) -> None:
@@ -127,34 +130,30 @@ class ModelSupervision:
         self._attempts[model.name] = self._attempts.get(model.name, 0) + 1
         self.desired.put(model)
         self._steadiness.hurry()
-        self.decide()
+        self._is_urgent.set()
 
     def note_use(self, name: str) -> None:
         """Take note that a request wants a model."""
-        if (wanted := self.desired.get(name)) and wanted.is_on_demand and not wanted.is_unloaded:
-            self.used_at[name] = self._clock()
-            self._waiting_since.setdefault(name, self._clock())
+        wanted = self.desired.get(name)
+        if wanted and wanted.is_on_demand and not wanted.is_unloaded and self._turns.note_use(name):
+            self._is_urgent.set()
 
-    def decide(self) -> None:
+    async def decide(self) -> None:
         """Work out what should be, and order the next change, if none is going on."""
-        held, serving = self._holders(_HELD), self._holders((SERVING,))
-        self._came_at |= {name: self._clock() for name in held if name not in serving}
-        self._waiting_since = {
-            name: since
-            for name, since in self._waiting_since.items()
-            if name not in serving and self._clock() - self.used_at[name] < _ASKED_SECONDS
-        }
-        wanted = self._wanted()
+        self._turns.note_holders(self._holders(_HELD), self._holders((SERVING,)))
         aimed: Holders = {}
-        if wanted and self._sessions:
-            search = PlanSearch(self._machines(), wanted, self._links(), DECLARED_LINK)
-            best = self.plan = search.best()
-            today = {each.name: held.get(each.name, frozenset()) for each in wanted}
-            aimed = self._steadiness.aim(today, search.plan_of(today), best)
+        if task := self._task():
+            self.plan, today_plan = await self._finder.find(task)
+            aimed = self._steadiness.aim(task.today, today_plan, self.plan)
+        if are_alike(task, self._task()):  # else it is for what was, before the search
+            self._order_next(aimed)
+
+    def _order_next(self, aimed: Holders) -> None:
         changed = {machine: dict(session.orders) for machine, session in self._sessions.items()}
         for machine, orders in changed.items():
             self._store(machine, orders)
         if not self._is_changing():
+            held, serving = self._holders(_HELD), self._holders((SERVING,))
             change, self.waits = next_change(aimed, held, serving, self._missing_bytes)
             if change:
                 self._carry_out(changed, *change)
@@ -170,7 +169,7 @@ class ModelSupervision:
         log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
         if kind == "load" and self.plan:
             order.kv_byte_count = self.plan.pool_bytes(name, machine)
-            self._came_at[name] = self._clock()
+            self._turns.note_load(name)
 
     def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
         """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
@@ -202,6 +201,14 @@ class ModelSupervision:
         }
         return sorted(stages, key=lambda each: _GIVING.index(stages[each]))
 
+    def _task(self) -> PlanTask | None:
+        """Return what is planned for; None: nothing can be."""
+        wanted, held = self._wanted(), self._holders(_HELD)
+        if not wanted or not self._sessions:
+            return None
+        today = {each.name: held.get(each.name, frozenset()) for each in wanted}
+        return PlanTask(tuple(self._machines()), tuple(wanted), self._links(), today)
+
     def _wanted(self) -> list[WantedModel]:
         """Return the models to be served now whose size is known; those on demand by their turns."""
         found = []
@@ -209,12 +216,12 @@ class ModelSupervision:
             if any(node.report and node.report.has_work for node in self._state.nodes.of_model(model.name)):
                 self.used_at[model.name] = self._clock()
             keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
-            is_idle = model.is_on_demand and self._clock() - self.used_at.get(model.name, -keep - 1.0) > keep
+            is_idle = model.is_on_demand and self._turns.is_idle(model.name, keep)
             known = [each for each in self._reports(model.name) if each.HasField("shape")]
             if known and not is_idle and not model.is_unloaded:
                 size = self._shape(known[0]), max(each.weight_byte_count for each in known)
                 found.append(self._wanted_model(model, *size))
-        turns = sorted((each for each in found if each.rank), key=self._turn)
+        turns = sorted((each for each in found if each.rank), key=lambda each: self._turns.rank(each.name))
         ranks = {each.name: rank for rank, each in enumerate(turns, 1)}
         return [_ranked(each, ranks.get(each.name, 0)) for each in found]
 
@@ -232,16 +239,6 @@ class ModelSupervision:
             rank=int(model.is_on_demand),
         )
 
-    def _turn(self, model: WantedModel) -> tuple[int, float]:
-        """Return what sorts models on demand: who has just come stays; then who waits longest; then the last used."""
-        if self._turn_left_seconds(model.name) > 0:
-            return 0, self._came_at[model.name]
-        since = self._waiting_since.get(model.name)
-        return (1, since) if since is not None else (2, -self.used_at.get(model.name, 0.0))
-
-    def _turn_left_seconds(self, name: str) -> float:
-        return self._came_at.get(name, -self._turn_seconds) + self._turn_seconds - self._clock()
-
     def forecast(self, model: DesiredModel) -> list[str]:
         """Return what it would come to if a model were wanted as it says, in lines for people; nothing changes."""
         name, machines, search = model.name, self._machines(), None
@@ -254,7 +251,7 @@ class ModelSupervision:
         known = next((each for each in self._reports(name) if each.HasField("shape")), None)
         if size := (self._shape(known), known.weight_byte_count) if known else size_of_folder(model.source):
             wanted = [*(each for each in self._wanted() if each.name != name), self._wanted_model(model, *size)]
-            search = PlanSearch(machines, wanted, self._links(), DECLARED_LINK)
+            search = PlanTask(tuple(machines), tuple(wanted), self._links(), {}).search()
         usable = {each.machine_id: each.usable_bytes for each in machines}
         until = [f"{name} would only be stored until a request for it comes; then:"] if model.is_on_demand else []
         return [*until, *load_forecast(name, usable, search, self._holders(_HELD))]
@@ -366,7 +363,7 @@ class ModelSupervision:
             seconds = ready_seconds(max(0, 0, *left))
             state.problem = self.waits
             if not has_room:
-                turns = {each: self._turn_left_seconds(each) for each in self._holders(_HELD)}
+                turns = {each: self._turns.left_seconds(each) for each in self._holders(_HELD)}
                 first = min((each for each in turns if turns[each] > 0), key=turns.__getitem__, default="")
                 seconds += turns.get(first, 0.0)
                 turn = f"; {first} has its turn for {turns[first]:.0f} s more" if first else ""
