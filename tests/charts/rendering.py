@@ -136,9 +136,14 @@ _VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN, "s
 Manifest = dict[str, Any]
 
 
+def values_of(name: str) -> Mapping[str, Any]:
+    """Return the values of an example, or EVERYTHING, MINIMAL, OPEN or SHARED."""
+    return _VALUES.get(name) or read_example(name)
+
+
 @cache
 def _rendered(name: str) -> tuple[Manifest, ...]:
-    return tuple(manifests_of(render(_VALUES.get(name) or read_example(name))))
+    return tuple(manifests_of(render(values_of(name))))
 
 
 ALL = (*EXAMPLES, *_VALUES)

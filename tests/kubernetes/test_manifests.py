@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from charts.render import manifests_of, read_example, render
-from tests.charts.rendering import ALL, EVERYTHING, MINIMAL, OPEN
+from charts.render import manifests_of, render
+from tests.charts.rendering import ALL, values_of
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.results import Measured
 
 _DEFINITIONS = os.environ.get("BATON_KUBERNETES_DEFINITIONS", "")
 """Folder of CustomResourceDefinitions, as the Gateway API, cert-manager and the Prometheus operator release them."""
-_VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def test_the_api_server_takes_every_object(
     cluster: Cluster, namespace: str, known_resources: frozenset[str], name: str, measured: Measured
 ) -> None:
     """Those of extensions where their definitions are; the others' schemas are checked by tests/charts."""
-    values = _VALUES.get(name) or read_example(name)
+    values = values_of(name)
     level = values.get("podSecurity", "restricted")
     labels = [f"pod-security.kubernetes.io/{mode}={level}" for mode in ("enforce", "warn")]
     cluster.kubectl("label", "namespace", namespace, *labels, "--overwrite")
