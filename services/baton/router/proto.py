@@ -26,6 +26,7 @@ from baton.wire.quantities import (
     candidate_to_proto,
     duration_from_seconds,
     estimate_to_proto,
+    measured_rate,
     measured_terms,
     profile_from_proto,
     seconds_from_duration,
@@ -109,9 +110,9 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
                 for each in message.queued_prompts
                 if each.remaining_token_count > 0
             ),
-            landing_bytes_per_second=_rate(message.landing_bytes_per_second),
+            landing_bytes_per_second=measured_rate(message.landing_bytes_per_second),
             num_landing_bytes=max(0, message.landing_byte_count),
-            reading_bytes_per_second=_rate(message.reading_bytes_per_second),
+            reading_bytes_per_second=measured_rate(message.reading_bytes_per_second),
             num_decoding=max(0, message.decoding_request_count),
             num_exports=max(0, message.export_request_count),
         ),
@@ -122,11 +123,6 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         is_sparing_memory=message.is_sparing_memory,
         message=message,
     )
-
-
-def _rate(value: float) -> float:
-    """Return a rate; what is negative or not finite, which no sound node sends, counts as not measured."""
-    return value if 0 < value < float("inf") else 0.0
 
 
 def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:

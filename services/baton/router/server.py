@@ -61,7 +61,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     lease = Lease(settings.models_lease, socket.gethostname()) if settings.models_lease else None
     desired = DesiredModels(settings.models_file, lease)
     models = ModelSupervision(desired, state, turn_seconds=settings.model_turn_seconds)
-    servicer = RouterServicer(state, placer, registrations, warm_up, models.used_at)
+    servicer = RouterServicer(state, placer, registrations, warm_up, models.turns.used_at)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     adding = partial(add_ModelServiceServicer_to_server, model_servicer.ModelServicer(models))

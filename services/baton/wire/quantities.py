@@ -16,6 +16,36 @@ from baton.v1 import generation_pb2
 _NANOSECONDS = 1_000_000_000
 
 _TERM_FIELDS = tuple(f"{term}_seconds" for term in TERMS)
+# Fields of messages by the names of the domain; those that are no plain numbers and texts are not among them.
+_SHAPE_FIELDS = {
+    "num_layers": "layer_count",
+    "num_linear_parameters": "linear_parameter_count",
+    "num_head_parameters": "head_parameter_count",
+    "num_attention_heads": "attention_head_count",
+    "num_kv_heads": "kv_head_count",
+    "head_dim": "head_dim",
+    "weight_bytes": "weight_byte_count",
+    "kv_bytes_per_token": "kv_byte_count_per_token",
+    "max_context_tokens": "max_context_token_count",
+    "vocabulary_size": "vocabulary_size",
+    "state_bytes": "state_byte_count",
+}
+_CANDIDATE_FIELDS = {
+    "decode_node_id": "decode_node_id",
+    "prefill_node_id": "prefill_node_id",
+    "decode_cached_tokens": "decode_cached_token_count",
+    "prefill_cached_tokens": "prefill_cached_token_count",
+    "kv_bytes": "kv_byte_count",
+    "is_link_declared": "is_link_declared",
+    "infeasible_reason": "infeasible_reason",
+    "pull_node_id": "pull_node_id",
+    "pulled_tokens": "pulled_token_count",
+    "decode_restored_tokens": "decode_restored_token_count",
+    "prefill_restored_tokens": "prefill_restored_token_count",
+}
+_NAMES = ("key_dtype", "value_dtype", "key_seconds", "value_seconds", "pack_seconds", "state_seconds", "loss", "reason")
+_BYTES = ("key", "value", "state")
+_WIRE_FIELDS = {name: name for name in _NAMES} | {f"{name}_bytes": f"{name}_byte_count" for name in _BYTES}
 
 
 def duration_from_seconds(seconds: float) -> Duration:
@@ -31,20 +61,10 @@ def seconds_from_duration(duration: Duration) -> float:
 
 def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
     """Return the message of a model's shape."""
+    counts = {field: getattr(shape, name) for name, field in _SHAPE_FIELDS.items()}
+    attention = shape.attention_elements
     return node_pb2.ModelShape(
-        layer_count=shape.num_layers,
-        linear_parameter_count=shape.num_linear_parameters,
-        head_parameter_count=shape.num_head_parameters,
-        attention_head_count=shape.num_attention_heads,
-        kv_head_count=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        weight_byte_count=shape.weight_bytes,
-        kv_byte_count_per_token=shape.kv_bytes_per_token,
-        max_context_token_count=shape.max_context_tokens,
-        vocabulary_size=shape.vocabulary_size,
-        attention_element_count=shape.attention_elements.prompt,
-        step_attention_element_count=shape.attention_elements.step,
-        state_byte_count=shape.state_bytes,
+        **counts, attention_element_count=attention.prompt, step_attention_element_count=attention.step
     )
 
 
@@ -54,20 +74,9 @@ def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape"
         least = 0 if descriptor.name.endswith(("attention_element_count", "state_byte_count")) else 1
         if getattr(message, descriptor.name) < least:
             raise InvalidFieldError(f"{field}.{descriptor.name}", f"must be at least {least}")
-    return ModelShape(
-        num_layers=message.layer_count,
-        num_linear_parameters=message.linear_parameter_count,
-        num_head_parameters=message.head_parameter_count,
-        num_attention_heads=message.attention_head_count,
-        num_kv_heads=message.kv_head_count,
-        head_dim=message.head_dim,
-        weight_bytes=message.weight_byte_count,
-        kv_bytes_per_token=message.kv_byte_count_per_token,
-        max_context_tokens=message.max_context_token_count,
-        vocabulary_size=message.vocabulary_size,
-        attention_elements=AttentionElements(message.attention_element_count, message.step_attention_element_count),
-        state_bytes=message.state_byte_count,
-    )
+    counts = {name: getattr(message, field) for name, field in _SHAPE_FIELDS.items()}
+    elements = AttentionElements(message.attention_element_count, message.step_attention_element_count)
+    return ModelShape(**counts, attention_elements=elements)
 
 
 def profile_to_proto(profile: NodeProfile, *, source: str) -> node_pb2.NodeProfile:
@@ -108,14 +117,14 @@ def tier_rates_to_proto(rates: TierRates) -> node_pb2.TierRates | None:
 
 
 def tier_rates_from_proto(message: node_pb2.TierRates) -> TierRates:
-    """Return a node's rates; what is negative or not finite, which no sound node sends, counts as not measured."""
+    """Return a node's rates."""
+    host, disk = measured_rate(message.host_bytes_per_second), measured_rate(message.disk_bytes_per_second)
+    return TierRates(host, disk, max(0, message.max_read_block_count))
 
-    def rate(value: float) -> float:
-        return value if 0 < value < float("inf") else 0.0
 
-    return TierRates(
-        rate(message.host_bytes_per_second), rate(message.disk_bytes_per_second), max(0, message.max_read_block_count)
-    )
+def measured_rate(value: float) -> float:
+    """Return a rate; what is negative or not finite, which no sound node sends, counts as not measured."""
+    return value if 0 < value < float("inf") else 0.0
 
 
 def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate:
@@ -151,68 +160,24 @@ def terms_beside(
 def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
     """Return the message of a candidate."""
     return router_service_pb2.Candidate(
-        decode_node_id=candidate.decode_node_id,
-        prefill_node_id=candidate.prefill_node_id,
-        decode_cached_token_count=candidate.decode_cached_tokens,
-        prefill_cached_token_count=candidate.prefill_cached_tokens,
+        **{field: getattr(candidate, name) for name, field in _CANDIDATE_FIELDS.items()},
         estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
-        infeasible_reason=candidate.infeasible_reason,
-        kv_byte_count=candidate.kv_bytes,
-        is_link_declared=candidate.is_link_declared,
         wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
-        pull_node_id=candidate.pull_node_id,
-        pulled_token_count=candidate.pulled_tokens,
-        decode_restored_token_count=candidate.decode_restored_tokens,
-        prefill_restored_token_count=candidate.prefill_restored_tokens,
     )
 
 
 def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
     """Return the candidate of a message; the group size is not part of it."""
     return Candidate(
-        decode_node_id=message.decode_node_id,
-        prefill_node_id=message.prefill_node_id,
-        decode_cached_tokens=message.decode_cached_token_count,
-        prefill_cached_tokens=message.prefill_cached_token_count,
-        kv_bytes=message.kv_byte_count,
-        is_link_declared=message.is_link_declared,
+        **{name: getattr(message, field) for name, field in _CANDIDATE_FIELDS.items()},
         estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
-        infeasible_reason=message.infeasible_reason,
         wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
-        pull_node_id=message.pull_node_id,
-        pulled_tokens=message.pulled_token_count,
-        decode_restored_tokens=message.decode_restored_token_count,
-        prefill_restored_tokens=message.prefill_restored_token_count,
     )
 
 
 def _wire_to_proto(wire: WireEstimate) -> router_service_pb2.WireEstimate:
-    return router_service_pb2.WireEstimate(
-        key_dtype=wire.key_dtype,
-        value_dtype=wire.value_dtype,
-        key_byte_count=wire.key_bytes,
-        value_byte_count=wire.value_bytes,
-        key_seconds=wire.key_seconds,
-        value_seconds=wire.value_seconds,
-        pack_seconds=wire.pack_seconds,
-        loss=wire.loss,
-        reason=wire.reason,
-        state_byte_count=wire.state_bytes,
-        state_seconds=wire.state_seconds,
-    )
+    return router_service_pb2.WireEstimate(**{field: getattr(wire, name) for name, field in _WIRE_FIELDS.items()})
 
 
 def _wire_from_proto(message: router_service_pb2.WireEstimate) -> WireEstimate:
-    return WireEstimate(
-        key_dtype=message.key_dtype,
-        value_dtype=message.value_dtype,
-        key_bytes=message.key_byte_count,
-        value_bytes=message.value_byte_count,
-        key_seconds=message.key_seconds,
-        value_seconds=message.value_seconds,
-        pack_seconds=message.pack_seconds,
-        loss=message.loss,
-        reason=message.reason,
-        state_bytes=message.state_byte_count,
-        state_seconds=message.state_seconds,
-    )
+    return WireEstimate(**{name: getattr(message, field) for name, field in _WIRE_FIELDS.items()})

@@ -229,7 +229,7 @@ def test_a_hot_model_delays_a_cold_one_by_one_turn_at_most() -> None:
     waited = [0.0]  # by each request for the cold one
     for step in range(1200):  # ten minutes
         held = cluster.machines["a"].held
-        cluster.supervision.used_at["hot"] = cluster.now  # as each placement says
+        cluster.supervision.turns.used_at["hot"] = cluster.now  # as each placement says
         if "hot" not in held:
             cluster.supervision.note_use("hot")
         if "cold" not in held and step % 100 < 90:

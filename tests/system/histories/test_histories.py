@@ -41,6 +41,8 @@ def test_clients_see_what_they_were_promised(scene: Scene) -> None:
     """No gap, no double, no wrong token or text, one end, errors only where too little was left to serve."""
     tally = Tally(SEED)
     folder = Path(OUT) if OUT else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     for number in range(NUM_HISTORIES):
         script = drawn_script(f"{SEED} {number}", scene.oracle)
         tally.take(script, scene.play(script, seed=f"{SEED} {number}"), folder)

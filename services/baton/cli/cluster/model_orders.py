@@ -19,7 +19,7 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel
 from baton.internal.v1.model_service_pb2_grpc import ModelServiceStub
 from baton.weights.model_name import served_name_of
-from baton.wire.model_stages import MOVING, progress, stage_name
+from baton.wire.model_stages import moved_bytes, progress, stage_name
 
 _POLL_SECONDS = 0.5
 _Machines = Annotated[list[str] | None, typer.Option("--machine", help="Machine that serves it; may be repeated.")]
@@ -133,10 +133,7 @@ def _is_at(state: messages.ModelState, stage: messages.ModelStage) -> bool:
 
 
 def _told(state: messages.ModelState) -> str:
-    done = sum(each.done_byte_count for each in state.machines.values())
-    total = sum(each.total_byte_count for each in state.machines.values())
-    is_under_way = state.stage in MOVING and done < total
-    part = f", {format_bytes(done)} of {format_bytes(total)}" if is_under_way else ""
+    part = f", {' of '.join(map(format_bytes, moved))}" if (moved := moved_bytes(state)) else ""
     return f"{state.desired.name}: {stage_name(state.stage)}{part}{f' ({state.problem})' if state.problem else ''}"
 
 

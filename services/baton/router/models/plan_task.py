@@ -32,10 +32,8 @@ class PlanTask:
 
 def are_alike(task: PlanTask | None, other: PlanTask | None) -> bool:
     """Return whether a plan for one can be carried out for the other: machines and holders are the same."""
-    if task is None or other is None:
-        return task is other
-    ours, theirs = ([each.machine_id for each in each_task.machines] for each_task in (task, other))
-    return ours == theirs and task.today == other.today
+    ours, theirs = (each and (each.today, [machine.machine_id for machine in each.machines]) for each in (task, other))
+    return ours == theirs
 
 
 class PlanFinder:
@@ -52,8 +50,7 @@ class PlanFinder:
         self.pause_seconds = 0.0
         if self._found is None or task != self._task:
             began = time.perf_counter()
-            self._found = await asyncio.to_thread(_plans, task)
-            self._task = task
+            self._task, self._found = task, await asyncio.to_thread(_plans, task)
             self.pause_seconds = (time.perf_counter() - began) * (1 / _MOST_SHARE - 1)
         return self._found
 

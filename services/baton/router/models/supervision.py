@@ -58,8 +58,7 @@ class ModelSupervision:
         self._clock = clock
         self._epoch = now_nanoseconds()
         self._sessions: dict[str, AgentSession] = {}
-        self._turns = Turns(clock, turn_seconds)
-        self.used_at = self._turns.used_at
+        self.turns = Turns(clock, turn_seconds)
         self._attempts: dict[str, int] = {}
         self._steadiness = Steadiness(clock)
         self._finder = PlanFinder()
@@ -135,12 +134,12 @@ class ModelSupervision:
     def note_use(self, name: str) -> None:
         """Take note that a request wants a model."""
         wanted = self.desired.get(name)
-        if wanted and wanted.is_on_demand and not wanted.is_unloaded and self._turns.note_use(name):
+        if wanted and wanted.is_on_demand and not wanted.is_unloaded and self.turns.note_use(name):
             self._is_urgent.set()
 
     async def decide(self) -> None:
         """Work out what should be, and order the next change, if none is going on."""
-        self._turns.note_holders(self._holders(_HELD), self._holders((SERVING,)))
+        self.turns.note_holders(self._holders(_HELD), self._holders((SERVING,)))
         aimed: Holders = {}
         if task := self._task():
             self.plan, today_plan = await self._finder.find(task)
@@ -168,8 +167,8 @@ class ModelSupervision:
         order = changed[machine][name] = self._order(name, source, machine, is_served=kind == "load")
         log.info("model_change kind=%s model=%s machine=%s why=%r", kind, name, machine, self._steadiness.why)
         if kind == "load" and self.plan:
+            self.turns.note_load(name)
             order.kv_byte_count = self.plan.pool_bytes(name, machine)
-            self._turns.note_load(name)
 
     def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
         """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
@@ -214,14 +213,14 @@ class ModelSupervision:
         found = []
         for model in self.desired:
             if any(node.report and node.report.has_work for node in self._state.nodes.of_model(model.name)):
-                self.used_at[model.name] = self._clock()
+                self.turns.used_at[model.name] = self._clock()
             keep = seconds_from_duration(model.keep_alive) or KEEP_ALIVE_SECONDS
-            is_idle = model.is_on_demand and self._turns.is_idle(model.name, keep)
+            is_idle = model.is_on_demand and self.turns.is_idle(model.name, keep)
             known = [each for each in self._reports(model.name) if each.HasField("shape")]
             if known and not is_idle and not model.is_unloaded:
                 size = self._shape(known[0]), max(each.weight_byte_count for each in known)
                 found.append(self._wanted_model(model, *size))
-        turns = sorted((each for each in found if each.rank), key=lambda each: self._turns.rank(each.name))
+        turns = sorted((each for each in found if each.rank), key=lambda each: self.turns.rank(each.name))
         ranks = {each.name: rank for rank, each in enumerate(turns, 1)}
         return [_ranked(each, ranks.get(each.name, 0)) for each in found]
 
@@ -363,7 +362,7 @@ class ModelSupervision:
             seconds = ready_seconds(max(0, 0, *left))
             state.problem = self.waits
             if not has_room:
-                turns = {each: self._turns.left_seconds(each) for each in self._holders(_HELD)}
+                turns = {each: self.turns.left_seconds(each) for each in self._holders(_HELD)}
                 first = min((each for each in turns if turns[each] > 0), key=turns.__getitem__, default="")
                 seconds += turns.get(first, 0.0)
                 turn = f"; {first} has its turn for {turns[first]:.0f} s more" if first else ""
