@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvDtype, StateTensor
 from baton.kv.stream import KvFrame
-from baton.kv_transport.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response, serialize_response
+from baton.kv_transport.frame_codec import (
+    EncodedFrame,
+    ReceivedFrame,
+    _varint,
+    encode_frame,
+    parse_response,
+    serialize_response,
+)
 from baton.wire.kv import state_to_proto
 from baton.wire.quantities import duration_from_seconds
 
@@ -125,3 +132,9 @@ def test_a_received_frame_is_a_view_of_its_message() -> None:
     assert isinstance(response, ReceivedFrame)
     assert isinstance(response.frame.keys, memoryview)
     assert response.frame.keys.obj is data
+
+
+@pytest.mark.parametrize("number", [1, 127, 128, 16_383, 16_384])
+def test_numbers_are_written_in_as_few_bytes_as_protobuf_needs(number: int) -> None:
+    """Lengths of frames are sums of such lengths."""
+    assert kv_pb2.KvFrame(layer_begin=number).SerializeToString()[1:] == _varint(number)

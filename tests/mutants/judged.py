@@ -8,6 +8,18 @@ _BATON = "services/baton"
 EQUIVALENT: Mapping[str, str] = {
     f"{_BATON}/decode/kv_stream/reader.py:KvStreamReader.__init__: False -> True": "the layout, which comes before "
     "any frame, sets it",
+    f"{_BATON}/engine/scheduling/admission.py:BatchAdmission._note: self._limits.shares_prompts and not "
+    "self._states and sequence.is_shareable and sequence.is_prefilling -> "
+    "(self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling)": "where there are states "
+    "nobody asks for what was noted",
+    f"{_BATON}/engine/kv_cache/block_copy.py:read_blocks: True -> False": "keys and values have as many blocks each",
+    f"{_BATON}/kv/numpy_codec.py:_tiles: _TILE_ELEMENTS // head_dim -> (_TILE_ELEMENTS * head_dim)": "a row is packed "
+    "by itself, however many are at once",
+    f"{_BATON}/security/tls.py:TlsSettings.tls_identity: self.tls_cert_file is None or self.tls_key_file "
+    "is None or self.tls_ca_file is None -> (self.tls_key_file is None or self.tls_ca_file is "
+    "None)": "settings with some of the three files are refused before",
+    f"{_BATON}/decode/kv_stream/remote_prefill.py:RemotePrefill._request_for: 1 -> 0": "who has all positions asks "
+    "nobody for more",
 }
 """Why a mutant does what the module does, by its name."""
 
@@ -36,5 +48,15 @@ SURVIVED: Mapping[str, str] = {
     "test_who_a_process_is_ends_with_its_context",
     f"{_BATON}/security/authority.py:_is_issued_by: False -> True": "test_authority.py::"
     "test_a_node_is_known_by_a_valid_certificate_of_its_own_from_this_authority",
+    f"{_BATON}/engine/scheduling/admission.py:BatchAdmission._take_in: self._turns.begin(sequence) -> "
+    "pass": "test_turns.py::test_an_output_is_charged_before_it_exists",
+    f"{_BATON}/engine/kv_cache/block_copy.py:save_cached: 0 -> 1": "test_block_copy.py::"
+    "test_the_cache_is_saved_to_the_last_moment",
+    f"{_BATON}/kv_transport/frame_codec.py:_varint: number > 0x7F -> (number >= 127)": "test_frame_codec.py::"
+    "test_numbers_are_written_in_as_few_bytes_as_protobuf_needs",
+    f"{_BATON}/gateway/access/tenants.py:TenantSalts.id_of: 16 -> 17": "test_tenants.py::"
+    "test_nodes_are_told_a_tenant_that_has_no_name_and_its_weight",
+    f"{_BATON}/gateway/access/tenants.py:Places.hold: 16 -> 17": "test_places.py::"
+    "test_one_long_generation_counts_for_a_sixteenth_of_the_expectation",
 }
 """The test that was written because a mutant had survived, by its name."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from baton.engine.kv_cache.block_copy import READ_BLOCKS, read_blocks, swap_blocks, write_blocks
+from typing import cast
+
+import pytest
+
+from baton.engine.kv_cache.block_copy import (
+    READ_BLOCKS,
+    SAVE_SECONDS,
+    read_blocks,
+    save_cached,
+    swap_blocks,
+    write_blocks,
+)
+from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.offload import BlockKv, BlockSwaps, SwapOut
 from baton.engine.runners.base import Span
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId
+from baton.kv.pool import BlockId, BlockPool
 from engine.rig import LAYOUT, expected_tokens, mock_runner, prompt_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()
@@ -38,3 +50,37 @@ def test_more_blocks_than_are_read_at_once_go_out() -> None:
 
     assert swap_blocks(runner, swaps, store) == num_blocks
     assert store.take_run(hashes) == [read_blocks(runner, [index])[0] for index in range(num_blocks)]
+
+
+class FakeDisk:
+    """A disk tier that has room."""
+
+    def __init__(self) -> None:
+        self.saved: list[object] = []
+        self.waits: list[float] = []
+
+    def __contains__(self, block_hash: object) -> bool:
+        return block_hash in self.saved
+
+    def wait_for_room(self, max_seconds: float) -> bool:
+        """Have room."""
+        self.waits.append(max_seconds)
+        return True
+
+    def put(self, block_hash: object, _contents: object) -> None:
+        """Take a block."""
+        self.saved.append(block_hash)
+
+
+@pytest.mark.parametrize(("left_seconds", "num_saved"), [(0.5, 1), (0.0, 0)])
+def test_the_cache_is_saved_to_the_last_moment(left_seconds: float, num_saved: int) -> None:
+    """And not beyond it: whoever stops a node waits for it."""
+    runner, pool, disk = mock_runner(num_blocks=4), BlockPool(4, 4), FakeDisk()
+    [block] = pool.allocate(1)
+    pool.store(block, BlockHash(bytes(16)))
+    pool.release([block])
+    moments = iter([0.0, SAVE_SECONDS - left_seconds])
+    save_cached(runner, pool, cast(DiskTier, disk), lambda: next(moments))
+
+    assert len(disk.saved) == num_saved
+    assert disk.waits == [left_seconds] * num_saved

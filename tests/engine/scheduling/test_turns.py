@@ -151,3 +151,10 @@ def test_who_was_beside_a_pass_that_failed_is_not_charged(monkeypatch: pytest.Mo
 
     assert any(alone)
     assert not charged
+
+
+def test_an_output_is_charged_before_it_exists() -> None:
+    """Places would go to one tenant alone until its first outputs have ended; it came with so much less."""
+    stepper = suspects_beside("a", 0)
+
+    assert stepper.scheduler._turns._counters["a"] == 0.0

@@ -100,3 +100,15 @@ def test_models_have_places_of_their_own() -> None:
         assert [take(stack, name, B) for name in "uvwxyz"] == [*[""] * 4, "QUEUE_FULL", "QUEUE_FULL"]
         assert take(stack, "cold", B) == ""
     assert key_places.num_taken == 0
+
+
+def test_one_long_generation_counts_for_a_sixteenth_of_the_expectation() -> None:
+    """A second before any has ended, and 17 s more by one that took 272 s longer."""
+    clock = Clock()
+    places = Places(1, 0, clock)
+    with places.hold(A):
+        clock.seconds += 1.0 + 272.0
+    with places.hold(A), pytest.raises(OverloadedError) as refusal, places.hold(A):
+        pass
+
+    assert refusal.value.metadata[RETRY_AFTER_SECONDS] == "18"

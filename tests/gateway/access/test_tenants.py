@@ -114,5 +114,6 @@ def test_nodes_are_told_a_tenant_that_has_no_name_and_its_weight(
     assert asked == [(bob, 3), (bob, 3), (alice, 1)]
     assert len({bob, alice, TenantSalts(None).salt_of("bob", "")[:16], ""}) == 4
     assert TenantSalts(None).id_of("") == ""
+    assert len(bob) == len(alice) == 16  # of what a node takes and shows
     placed = [request.tenant_weight for request in cluster.router.requests if not request.is_dry_run]
     assert placed == [3, 3, 1]
