@@ -13,9 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, EngineEvent, TokenReady
+from baton.engine.kv_cache.offload import Offload
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
 from baton.engine.runners.base import Span
 from baton.errors import ConfigurationError
+from baton.kv.block_file import cache_identity
+from baton.kv.disk_store import DiskBlockStore
 from baton.kv.stream import KvFrame, KvProgress
 from baton.prefill.kv_stream import FrameExport
 from baton.wire.quantities import shape_from_proto, shape_to_proto
@@ -71,6 +74,38 @@ def test_a_prefix_is_restored_at_every_boundary(framework: Framework) -> None:
             ]
             assert found == ([64, 64, 64] if end == 64 else [end - BLOCK_TOKENS, end, end])
         assert num_cached(answer(engine, "next turn", [*prompt, *output, *others[0]])) == 96
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_keys_and_values_from_host_and_disk_join_the_checkpoints_of_the_device(
+    framework: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints stay on the device, K and V leave it: a prefix whose state is gone with its process is computed.
+
+    The pool holds one prompt, host memory less than the prompts need; copies are always worth their time.
+    """
+    for decision in ("_is_quicker", "_is_read_quicker"):
+        monkeypatch.setattr(Offload, decision, lambda *_arguments, **_figures: True)
+    prompts = prompts_of(70, 90, 81)
+    found = []
+    for host_blocks in (2**10, 12):
+        runner = load_runner(framework, FOLDER, num_blocks=8)
+        disk = DiskBlockStore(tmp_path, 2**26, cache_identity(runner.info.layout, BLOCK_TOKENS))
+        disk.start()
+        host_bytes = host_blocks * BLOCK_TOKENS * runner.info.layout.num_token_bytes()
+        engine = start_engine(runner, max_step_tokens=96, host_bytes=host_bytes, disk=disk)
+        monkeypatch.setattr(engine.scheduler.offload, "note_pass", lambda _seconds: None)
+        cached = []
+        for repeat in range(2):
+            for index, prompt in enumerate(prompts):
+                cached.append(num_cached(answer(engine, f"{repeat}-{index}", prompt)))
+                assert disk.wait_until_idle(60.0)
+        engine.call(engine.scheduler.check_integrity)
+        engine.close()
+        found.append(engine.scheduler.offload.hits)
+        assert cached == [0, 0, 0, 64, 80, 80]
+
+    assert [(hits.host > 0, hits.disk > 0) for hits in found] == [(True, False), (True, True)]
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"])

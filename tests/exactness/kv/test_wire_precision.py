@@ -7,7 +7,10 @@ exceeds the bounds by far.
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -28,10 +31,15 @@ BOUNDS = {
 }
 """Least top-1 agreement with a lossless wire, and largest logit error in units of that through bfloat16."""
 
+KEPT: dict[str, float] = {"deepseek_v3": 0.95, "deepseek_v32": 0.5, "glm_moe_dsa": 0.5}
+"""Part of that agreement which is left where rounded latents choose other experts, or an index other keys: of 200 keys
+the checkpoints' index takes 24, and int8 keeps 0.46 and 0.59 of the best tokens."""
+
 DECODERS: dict[CheckpointName, Framework] = {"llama": "mlx", "gemma3": "mlx", "deepseek_v3": "mlx"}
 """Who takes over where it is not torch itself."""
 
 
+INDEXED_NAMES = ("deepseek_v32", "glm_moe_dsa")
 NAMES: list[CheckpointName] = [*CHECKPOINT_NAMES, *FAMILY_NAMES, *LATENT_NAMES]
 """Every family where BATON_WIRE_FAMILIES=all, else those whose caches differ most."""
 LENGTHS, NUM_NEEDLES = CONTEXT_LENGTHS, 40
@@ -51,6 +59,19 @@ def test_every_family_keeps_its_answers_through_narrower_wires(name: CheckpointN
     decode.close()
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name in INDEXED_NAMES])
+def test_what_an_index_loses_is_by_its_choice_alone(name: CheckpointName, tmp_path: Path) -> None:
+    """Where it takes every key, answers are kept as those of families without an index are."""
+    folder = copytree(checkpoint(name), tmp_path / "all")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"index_topk": 512}))
+    prefill, decode = (load_runner("torch", folder, num_blocks=32) for _ in range(2))
+
+    check("every key", measure_quality(prefill, decode))
+    prefill.close()
+    decode.close()
+
+
 def check(name: str, qualities: list[Quality]) -> None:
     """Print and bound what was measured."""
     for quality in qualities:
@@ -61,8 +82,7 @@ def check(name: str, qualities: list[Quality]) -> None:
     unit = next(quality.logit_error for quality in qualities if quality.wire == "bfloat16")
     for quality in qualities:
         least_agreement, largest_error = BOUNDS[quality.wire]
-        flips = 0.2 if name in LATENT_NAMES else 0.0  # of experts, and of keys that an index chooses
-        assert quality.top1_agreement >= least_agreement - flips, quality
+        assert quality.top1_agreement >= least_agreement * KEPT.get(name, 1.0), quality
         assert 0 < quality.logit_error <= largest_error * unit, quality
 
 
