@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
+# Tests start hundreds of processes and rewrite every assertion: they keep bytecode, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help up wheel test check matrix clients kubernetes lint fmt protos public-api chart lock notice audit clean
 .DEFAULT_GOAL := help
