@@ -13,9 +13,9 @@ from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.search import pricing
 from baton.capacity.search.placement_search import NUM_ALTERNATIVES, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
+from bench.microbench.placement.loaded_router import LoadedRouter, random_load, random_profile
 from capacity.random_clusters import random_cluster
 from capacity.samples import node
-from router.microbench.loaded_router import LoadedRouter, random_load, random_profile
 
 CLUSTERS_PER_TEST = int(os.environ.get("BATON_CLUSTERS", "400")) // 8
 """`BATON_CLUSTERS=10000` compares decisions on as many."""

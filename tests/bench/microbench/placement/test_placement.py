@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from router.microbench import __main__ as microbench
-from router.microbench.__main__ import Row
+from bench.microbench.placement import __main__ as microbench
+from bench.microbench.placement.__main__ import Row
 
 
 def test_decisions_reports_and_the_reference_are_timed() -> None:

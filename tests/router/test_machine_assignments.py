@@ -1,4 +1,4 @@
-"""Machines that join: what they run, and how many wrong tokens an address may try."""
+"""What machines that join shall run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.errors import ConfigurationError, NotFoundError, OverloadedError
-from baton.router.join_verification import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AttemptLimit
+from baton.errors import ConfigurationError, NotFoundError
 from baton.router.machine_assignments import MachineAssignment, assigned, read_assignments
 
 
@@ -47,30 +46,3 @@ def test_mistakes_are_named(tmp_path: Path, text: str, problem: str) -> None:
     """The message says which key, and what was expected."""
     with pytest.raises(ConfigurationError, match=problem):
         _read(tmp_path, text)
-
-
-def test_an_address_that_failed_often_waits_and_others_do_not() -> None:
-    """After the window it may try again."""
-    now = 0.0
-    limit = AttemptLimit(lambda: now)
-    for _ in range(MAX_FAILURES):
-        limit.check("10.0.0.7")
-        limit.note_failure("10.0.0.7")
-
-    with pytest.raises(OverloadedError, match=r"10\.0\.0\.7; again in 60 s"):
-        limit.check("10.0.0.7")
-    limit.check("10.0.0.8")
-    now = WINDOW_SECONDS
-
-    limit.check("10.0.0.7")
-
-
-def test_the_memory_for_addresses_is_bounded() -> None:
-    """The one that failed longest ago is forgotten."""
-    limit = AttemptLimit(lambda: 0.0)
-    for _ in range(MAX_FAILURES):
-        limit.note_failure("first")
-    for index in range(MAX_ADDRESSES):
-        limit.note_failure(str(index))
-
-    limit.check("first")

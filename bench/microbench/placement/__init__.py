@@ -1,0 +1,1 @@
+"""What a decision of the router costs its thread."""
