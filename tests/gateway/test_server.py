@@ -16,6 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from baton.config.settings import load_settings
 from baton.errors import ConfigurationError
 from baton.gateway.server import run_gateway
 from baton.gateway.settings import GatewaySettings
@@ -54,6 +55,20 @@ def test_a_folder_without_tokenizer_is_refused_at_the_start(tmp_path: Path) -> N
     """Before any port is bound."""
     with pytest.raises(ConfigurationError, match="no tokenizer"):
         _start(GatewaySettings(model_dir=tmp_path))
+
+
+@pytest.mark.parametrize("limits", ["tiny", "tiny=0", "tiny=-1", "tiny=x", "=3", "tiny=1,tiny=2"])
+def test_limits_of_models_that_are_none_are_named(limits: str) -> None:
+    """With the part that is wrong."""
+    with pytest.raises(ConfigurationError, match=r"model_max_concurrent_requests: expected MODEL=NUMBER, 1 or more"):
+        load_settings(GatewaySettings, {"model_max_concurrent_requests": limits})
+
+
+def test_models_without_a_limit_of_their_own_have_the_others() -> None:
+    """Spaces do not matter."""
+    settings = GatewaySettings(model_max_concurrent_requests="org/a=3, b = 1024")
+
+    assert settings.limits_of_models == {"org/a": 3, "b": 1024}
 
 
 def test_the_name_of_a_model_is_its_folders_unless_it_is_given(tmp_path: Path) -> None:

@@ -64,6 +64,28 @@ def test_who_only_asks_and_who_was_admitted_before_are_not_refused() -> None:
     overloaded(then, overload_policy="shed")
 
 
+def test_what_is_refused_of_a_hot_model_takes_no_room_from_a_cold_one() -> None:
+    """Its own nodes take as much of it as they would without the hot one, of which nine in ten are refused by then."""
+    taken: dict[str, list[Any]] = {"llama": [], "cold": []}
+
+    async def fill(stub: service.RouterServiceStub, model: str) -> None:
+        while True:
+            taken[model].append(await stub.Place(place_request(model_id=model), timeout=20))
+
+    async def client(stub: service.RouterServiceStub, _channel: grpc.aio.Channel) -> None:
+        cold = [replace(node, node_id=f"{node.node_id}-cold", model_id="cold") for node in (MAC, DGX)]
+        _nodes = [await register(stub, node) for node in (MAC, DGX, *cold)]
+        for _ in range(40):
+            with pytest.raises(grpc.aio.AioRpcError, match="overloaded"):
+                await fill(stub, "llama")
+        with pytest.raises(grpc.aio.AioRpcError, match="overloaded"):
+            await fill(stub, "cold")
+
+    with_router(client, slo_ttft_seconds=20.0, overload_policy="shed")
+
+    assert len(taken["cold"]) >= len(taken["llama"]) > 4
+
+
 def test_degrading_cuts_before_it_refuses() -> None:
     """To the setting, and never to more than was asked for."""
     placements: list[Any] = []

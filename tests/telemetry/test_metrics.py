@@ -56,7 +56,7 @@ def test_without_a_provider_nothing_happens() -> None:
     metrics.add(names.PLACEMENTS, 1, {names.SIDE: "prefill"})
     metrics.add(names.PREEMPTIONS)
     metrics.record(names.REQUEST_DURATION, 1.0, {names.GEN_AI_REQUEST_MODEL: "m"})
-    metrics.add_active_requests(1)
+    metrics.add_current(names.GATEWAY_ACTIVE_REQUESTS, 1)
 
 
 def test_the_tokens_of_one_generation_in_sixteen_are_timed() -> None:

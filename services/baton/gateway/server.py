@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, PublicPort, host_port, split_addresses, wait_for_stop_signal
 from baton.security.exposure import is_loopback
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.metrics_server import serving_metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
@@ -110,8 +112,7 @@ async def _run(
     store = _tokenizers(settings)
     catalog = ModelCatalog(router, store.open, follow, pinned=pinned, on_nodes=instances.note_nodes)
     memory = gateway_memory(settings)
-    held = HeldBytes(memory.held_bytes)
-    tenants = TenantSalts(settings.tenant_secret_file)
+    held, tenants = HeldBytes(memory.held_bytes), TenantSalts(settings.tenant_secret_file)
     preparation = Preparation(catalog, tenants, num_threads=settings.tokenizer_threads)
     quarantine = Quarantine(clock, metrics)
     streams = TokenStreams(
@@ -126,8 +127,9 @@ async def _run(
     journal = Journal(clock)
     generator = TextGenerator(preparation, streams, metrics, journal)
     try:
-        admission, deadlines = _admission(settings, catalog, clock), Deadlines(settings.request_timeout_seconds)
-        access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
+        deadlines, access_log = Deadlines(settings.request_timeout_seconds), AccessLog(metrics, clock)
+        admission = _admission(settings, catalog, metrics, clock)
+        access = AccessControl(keys, admission, deadlines, access_log, RecentRefusals(clock))
         started = int(time.time())
         pages = Pages(catalog, None if settings.is_shared else scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
@@ -136,7 +138,7 @@ async def _run(
             exo = ExoApi(router, catalog, instances, quarantine, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:
-            ui = Ui(router, journal, quarantine, catalog, clock, _exposures(settings))
+            ui = Ui(router, journal, quarantine, catalog, admission, clock, _exposures(settings))
             endpoints += ui_endpoints(ui, can_invite=settings.serves_administrators)
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
@@ -242,15 +244,22 @@ def _api_keys(settings: GatewaySettings) -> ApiKeys | None:
     return keys
 
 
-def _admission(settings: GatewaySettings, catalog: ModelCatalog, clock: Callable[[], float]) -> Admission:
+def _admission(
+    settings: GatewaySettings, catalog: ModelCatalog, metrics: Metrics, clock: Callable[[], float]
+) -> Admission:
     requests_per_minute, tokens_per_minute = settings.key_requests_per_minute, settings.key_tokens_per_minute
     limits = None
     if requests_per_minute or tokens_per_minute:
         limits = KeyLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute, clock=clock)
-    num_places, max_of_key = settings.max_concurrent_requests, settings.key_max_concurrent_requests
-    return Admission(
-        lambda: Places(num_places, 0, clock), Places(sys.maxsize, max_of_key, clock), limits, catalog.root_of
-    )
+    max_of_model, max_of_key = settings.limits_of_models, settings.key_max_concurrent_requests
+
+    def make_places(model: str) -> Places:
+        num_places = max_of_model.get(model, settings.max_concurrent_requests)
+        labels = {names.GEN_AI_REQUEST_MODEL: model}
+        count = partial(metrics.add_current, names.GATEWAY_MODEL_REQUESTS, attributes=labels)
+        return Places(num_places, 0, clock, count)
+
+    return Admission(make_places, Places(sys.maxsize, max_of_key, clock), limits, catalog.root_of)
 
 
 def _exposures(settings: GatewaySettings) -> Sequence[str]:

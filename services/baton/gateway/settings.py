@@ -73,13 +73,7 @@ class ChatModelSettings(ServiceSettings):
     @property
     def aliases_of_models(self) -> Mapping[str, str]:
         """Return what each alias stands for; raise ValueError naming the part that is not ALIAS=MODEL."""
-        pairs = {}
-        for part in filter(None, map(str.strip, self.model_aliases.split(","))):
-            alias, sign, model = map(str.strip, part.partition("="))
-            if not (alias and sign and model) or alias in pairs:
-                raise ValueError(f"model_aliases: expected ALIAS=MODEL, each alias once, got {part[:200]!r}")
-            pairs[alias] = model
-        return pairs
+        return _pairs("model_aliases", self.model_aliases, "ALIAS=MODEL, each alias once")
 
 
 class GatewayAddressSettings(ServiceSettings):
@@ -170,6 +164,9 @@ class ClientSettings(ServiceSettings):
 
     Names of keys share the places by weight: one that has less than its share finds a place where all are taken.
     """
+    model_max_concurrent_requests: str = Field(default="", json_schema_extra={REPEATABLE: True})
+    """MODEL=NUMBER: the same for some models, separated by commas; for others `max_concurrent_requests` counts. Aliases
+    and adapters count for their model."""
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
     allowed_hosts: str = ""
@@ -188,6 +185,21 @@ class ClientSettings(ServiceSettings):
 
     Of several processes that share a port each shows its own requests.
     """
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        _ = self.limits_of_models
+        return self
+
+    @property
+    def limits_of_models(self) -> Mapping[str, int]:
+        """Return how many requests of a model may be in work; raise ValueError naming what is not MODEL=NUMBER."""
+        name, expected = "model_max_concurrent_requests", "MODEL=NUMBER, 1 or more, each model once"
+        pairs = _pairs(name, self.model_max_concurrent_requests, expected)
+        for model, number in pairs.items():
+            if not number.isdecimal() or int(number) < 1:
+                raise ValueError(f"{name}: expected {expected}, got {f'{model}={number}'[:200]!r}")
+        return {model: int(number) for model, number in pairs.items()}
 
 
 class PublicTlsSettings(ServiceSettings, ExposureSettings):
@@ -368,3 +380,14 @@ class GatewaySettings(
             name, host = keyless[0]
             exposures.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
         return exposures
+
+
+def _pairs(field: str, text: str, expected: str) -> Mapping[str, str]:
+    """Return the pairs NAME=VALUE of a list with commas; raise ValueError naming the field and what is none."""
+    pairs = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, sign, value = map(str.strip, part.partition("="))
+        if not (name and sign and value) or name in pairs:
+            raise ValueError(f"{field}: expected {expected}, got {part[:200]!r}")
+        pairs[name] = value
+    return pairs

@@ -211,7 +211,8 @@ class Placer:
                 return degraded._replace(max_tokens=max_tokens)
         if isinstance(admitted, RefusedRequest):
             admission.refuse(admitted, asker)
-            self._metrics.add(names.REFUSALS, 1, {names.REASON: admitted.reason, names.TENANT: asker.tenant})
+            labels = {names.REASON: admitted.reason, names.TENANT: asker.tenant}
+            self._metrics.add(names.REFUSALS, 1, {**labels, names.GEN_AI_REQUEST_MODEL: asker.model})
             raise _refusal(admitted)
         return admitted
 

@@ -197,7 +197,7 @@ def asker_of(message: router_service_pb2.PlaceRequest) -> Asker:
         _objective(message, "ttft_objective", TTFT_BOUNDS_SECONDS),
         _objective(message, "tpot_objective", TPOT_BOUNDS_SECONDS),
     )
-    return Asker(message.tenant, objectives, max(1, message.tenant_weight))
+    return Asker(message.tenant, objectives, max(1, message.tenant_weight), message.model_id)
 
 
 def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tuple[float, float]) -> float:

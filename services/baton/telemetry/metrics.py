@@ -10,7 +10,7 @@ from typing import Literal
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
-from opentelemetry.metrics import Counter, Histogram, Meter
+from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 
@@ -70,8 +70,7 @@ class Metrics:
         self._meter = meter or metrics.get_meter("baton")
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        active = names.GATEWAY_ACTIVE_REQUESTS
-        self._active = self._meter.create_up_down_counter(active.name, active.unit, active.description)
+        self._current: dict[str, UpDownCounter] = {}
         self._labels = {
             names.TENANT: BoundedLabels(_MAX_TENANTS),
             names.NODE_ID: BoundedLabels(MAX_NODE_LABELS),
@@ -104,9 +103,12 @@ class Metrics:
             self._histograms[metric.name] = histogram
         histogram.record(value, self._bounded(attributes), context)
 
-    def add_active_requests(self, change: int) -> None:
-        """Count a request of the gateway as begun (1) or ended (-1)."""
-        self._active.add(change)
+    def add_current(self, metric: names.MetricName, change: int, attributes: Mapping[str, str] | None = None) -> None:
+        """Add to a number of what is there now: what comes is above 0, what goes below."""
+        if metric.name not in self._current:
+            counter = self._meter.create_up_down_counter(metric.name, metric.unit, metric.description)
+            self._current[metric.name] = counter
+        self._current[metric.name].add(change, self._bounded(attributes))
 
     def times_tokens(self) -> bool:
         """Return whether the gaps of the next generation are to be recorded: a record per token of all is too much."""

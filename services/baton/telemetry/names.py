@@ -223,7 +223,7 @@ PLACEMENTS = MetricName("baton.placements", "{placement}", "Decisions of the rou
 REFUSALS = MetricName(
     "baton.admission.refusals",
     "{request}",
-    "Requests that the router refused because objectives would be missed, by REASON and TENANT.",
+    "Requests that the router refused because objectives would be missed, by REASON, TENANT and GEN_AI_REQUEST_MODEL.",
 )
 DEGRADED = MetricName("baton.admission.degraded", "{request}", "Requests that the router placed with less output.")
 MARGIN = MetricName(
@@ -349,6 +349,9 @@ GATEWAY_REQUEST_DURATION = MetricName(
 )
 GATEWAY_ACTIVE_REQUESTS = MetricName(
     "baton.gateway.active_requests", "{request}", "Requests of any kind that are being answered."
+)
+GATEWAY_MODEL_REQUESTS = MetricName(
+    "baton.gateway.model_requests", "{request}", "Choices in work, those that wait included, by GEN_AI_REQUEST_MODEL."
 )
 GATEWAY_IGNORED_FIELDS = MetricName(
     "baton.gateway.ignored_fields",

@@ -54,6 +54,7 @@ def test_metrics_count_requests_tokens_and_times(gateway: RunningGateway) -> Non
     assert values["baton_gateway_prompt_tokens_total"] == 6
     assert values["baton_gateway_output_tokens_total"] == 12
     assert values["baton_gateway_active_requests"] == 1  # the one that asks
+    assert values[f'baton_gateway_model_requests{{gen_ai_request_model="{MODEL}"}}'] == 0
     assert values[f'gen_ai_server_time_to_first_token_seconds_count{{gen_ai_request_model="{MODEL}"}}'] == 3
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "# TYPE baton_gateway_prompt_tokens_total counter\n" in reply.data.decode()

@@ -83,7 +83,7 @@ def test_models_have_places_of_their_own() -> None:
     clock = Clock()
     roots = {"hot": "hot", "alias": "hot", "cold": "cold"}
     key_places = Places(1000, 6, clock)
-    admission = Admission(lambda: Places(4, 0, clock), key_places, None, lambda name: roots.get(name, ""))
+    admission = Admission(lambda _model: Places(4, 0, clock), key_places, None, lambda name: roots.get(name, ""))
 
     def take(stack: ExitStack, model: str, key: ApiKey = A) -> str:
         try:
@@ -100,6 +100,18 @@ def test_models_have_places_of_their_own() -> None:
         assert [take(stack, name, B) for name in "uvwxyz"] == [*[""] * 4, "QUEUE_FULL", "QUEUE_FULL"]
         assert take(stack, "cold", B) == ""
     assert key_places.num_taken == 0
+
+
+def test_what_is_taken_and_given_back_is_told() -> None:
+    """All choices of a request, also where more of them are refused."""
+    told: list[int] = []
+    places = Places(4, 0, Clock(), told.append)
+    with places.hold(A) as add:
+        add(2)
+        with pytest.raises(OverloadedError):
+            add(2)
+
+    assert told == [1, 2, -3]
 
 
 def test_one_long_generation_counts_for_a_sixteenth_of_the_expectation() -> None:

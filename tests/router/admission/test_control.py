@@ -415,3 +415,32 @@ def test_a_tenant_finds_no_queue_of_another_that_floods() -> None:
     assert isinstance(admitted[2], RefusedRequest)
     found = [each.decision.choice for each in admitted[:2] if isinstance(each, AdmittedRequest)]
     assert [each.estimate.queue_seconds for each in found if each and each.estimate] == pytest.approx([0.4, 0.2])
+
+
+def test_what_is_refused_of_a_hot_model_leaves_a_cold_one_its_queue() -> None:
+    """Of the hot one, nine in ten are refused: nobody may wait there for long, as the nodes have work without that."""
+    control, hot, cold = shedding(Clock(), Objectives(10.0)), Asker("a", model="hot"), Asker("a", model="cold")
+    for number in range(10):
+        place(control, f"hot{number}", waiting(0.2 * number), hot)
+        for _ in range(9):
+            control.refuse(RefusedRequest("OVERLOADED", 1.0, work_seconds=1.0, prompt_seconds=SERVICE_SECONDS), hot)
+
+    assert isinstance(control.judge(waiting(5.0), hot), RefusedRequest)
+    assert isinstance(control.judge(waiting(5.0), cold), AdmittedRequest)
+
+
+def test_a_tenant_that_floods_one_model_keeps_its_share_of_another() -> None:
+    """Beside somebody who asks for both."""
+    control, a, b = shedding(Clock()), Asker("a"), Asker("b")
+    for model in ("hot", "cold"):
+        control.ask(b._replace(model=model))
+    for number in range(9):
+        place(control, f"a{number}", waiting(0.0), a._replace(model="hot"))
+    control.refuse(RefusedRequest("OVERLOADED", wait_seconds=1.0, work_seconds=9.0), a._replace(model="hot"))
+    control.ask(a._replace(model="cold"))
+
+    refused = control.judge(waiting(0.5), a._replace(model="hot"))
+
+    assert isinstance(refused, RefusedRequest)
+    assert refused.reason == "FAIR_SHARE"
+    assert isinstance(control.judge(waiting(0.5), a._replace(model="cold")), AdmittedRequest)

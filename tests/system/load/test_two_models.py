@@ -26,6 +26,8 @@ from system.rest import CHAT_PATH, Reply, ask, post
 _MATRIX = "BATON_MATRIX" in os.environ
 _ENGINE: EngineName = "torch" if _MATRIX else "mock"
 _NUM_TOKENS = 12
+_MAX_IN_WORK = 4
+"""Requests for org/demo at once."""
 _QUESTION = [{"role": "user", "content": "What is the capital of 12 + 30?"}]
 
 
@@ -38,6 +40,7 @@ def folders() -> Mapping[str, Path]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a cluster whose second worker serves another model, with an alias for that one."""
     gateway = {"model_dir": "", "model_name": "", "model_aliases": "gpt=org/demo", "model_wait_seconds": "0"}
+    gateway["model_max_concurrent_requests"] = f"org/demo={_MAX_IN_WORK}"
     gateway["tokenizer_cache_dir"] = str(tmp_path_factory.mktemp("tokenizers"))
     settings = {
         "gateway": gateway,
@@ -116,6 +119,40 @@ def test_one_model_leaves_and_returns_while_the_other_is_served(cluster: Cluster
     assert int(away.headers["retry-after"]) >= 1
     assert replies
     assert {reply.status for reply in replies} == {200}
+
+
+def test_a_model_whose_places_are_taken_leaves_the_other_its_own(cluster: Cluster) -> None:
+    """Four times as many clients as it has places never cease to ask for one: of the other, no request is refused."""
+    is_over = threading.Event()
+    refused: list[str] = []
+
+    def flood() -> None:
+        while not is_over.is_set():
+            reply = post(cluster, CHAT_PATH, _chat("gpt", max_tokens=200))
+            if reply.status != 200:
+                assert int(reply.headers["retry-after"]) >= 1
+                refused.append(f"{reply.status} {reply.body['error']['message'].partition(';')[0]}")
+
+    with ThreadPoolExecutor(4 * _MAX_IN_WORK) as clients:
+        flooding = [clients.submit(flood) for _ in range(4 * _MAX_IN_WORK)]
+        try:
+            cluster.wait_until(lambda: refused, "its places are taken")
+            cold = [post(cluster, CHAT_PATH, _chat("tiny")).status for _ in range(10)]
+            rows = ask(cluster, "/ui/state", None, method="GET").body["models"]
+            num_refused = len(refused)
+            cluster.wait_until(lambda: len(refused) > num_refused, "they still are")
+        finally:
+            is_over.set()
+        for each in flooding:
+            each.result()
+
+    assert cold == [200] * 10
+    assert set(refused) == {f"429 {_MAX_IN_WORK} requests are in work already"}
+    assert {row["name"]: 0 < row["requests"] <= _MAX_IN_WORK for row in rows} == {
+        "org/demo": True,
+        "gpt": True,
+        "tiny": False,
+    }
 
 
 @pytest.mark.skipif(not _MATRIX, reason="measures times: run `make matrix`")

@@ -153,11 +153,11 @@ class AccessLog:
     def watch(self, context: RequestContext) -> Iterator[None]:
         """Watch one request from here to its end; its `status` is then what the client saw of it."""
         context.arrival_seconds = self._clock()
-        self._metrics.add_active_requests(1)
+        self._metrics.add_current(names.GATEWAY_ACTIVE_REQUESTS, 1)
         try:
             yield
         finally:
-            self._metrics.add_active_requests(-1)
+            self._metrics.add_current(names.GATEWAY_ACTIVE_REQUESTS, -1)
             seconds = self._clock() - context.arrival_seconds
             labels = {names.HTTP_ROUTE: context.route or "unknown", names.STATUS: context.status}
             self._metrics.record(names.GATEWAY_REQUEST_DURATION, seconds, labels)
@@ -188,13 +188,13 @@ def _line(context: RequestContext, seconds: float) -> str:
 class Admission:
     """Bounds what is asked for through both APIs, each model by itself. Used on the event loop only.
 
-    `key_places` are those that the keys of one name have for all models together; `root_of` returns the model that
-    answers for a name, empty for names that nobody serves, which share places.
+    `make_places` makes those of a model. `key_places` are those that the keys of one name have for all models together;
+    `root_of` returns the model that answers for a name, empty for names that nobody serves, which share places.
     """
 
     def __init__(
         self,
-        make_places: Callable[[], Places],
+        make_places: Callable[[str], Places],
         key_places: Places,
         limits: KeyLimits | None,
         root_of: Callable[[str], str],
@@ -205,12 +205,16 @@ class Admission:
         self._limits = limits
         self._root_of = root_of
 
+    def num_in_work(self, model: str) -> int:
+        """Return the choices of a model that are in work, those that wait included."""
+        return self._places[model].num_taken if model in self._places else 0
+
     @contextmanager
     def slot(self, context: RequestContext) -> Iterator[None]:
         """Hold a request's place, on its key's account; raise OverloadedError, saying until when, if there is none."""
         name, limits, model = context.key_name, self._limits, self._root_of(context.model)
         if model not in self._places:
-            self._places[model] = self._make_places()
+            self._places[model] = self._make_places(model)
         places = self._places[model]
         with self._key_places.hold(context.key) as add_own, places.hold(context.key) as add_places:
             if limits is not None:

@@ -84,13 +84,21 @@ class Places:
 
     One tenant alone may take all places. Who has less than its share by weight, among those that have any, finds one
     also where all are taken, as long as fewer than twice as many are: whoever is above its share gets none until enough
-    of its own has ended. Of one tenant there are `max_of_key` at most; 0: any.
+    of its own has ended. Of one tenant there are `max_of_key` at most; 0: any. `on_change` is told how many are
+    taken, or given back: those below 0.
     """
 
-    def __init__(self, num_places: int, max_of_key: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        num_places: int,
+        max_of_key: int,
+        clock: Callable[[], float],
+        on_change: Callable[[int], None] = lambda _change: None,
+    ) -> None:
         self._num_places = num_places
         self._max_of_key = max_of_key
         self._clock = clock
+        self._on_change = on_change
         self._taken = Counter[str]()
         self._weights: dict[str, int] = {}
         self._mean_seconds = 1.0  # for which a place is held
@@ -111,6 +119,7 @@ class Places:
             self._taken[key.name] += count
             self._weights[key.name] = key.weight
             num_held += count
+            self._on_change(count)
 
         add(1)
         try:
@@ -118,6 +127,7 @@ class Places:
         finally:
             self._mean_seconds += (self._clock() - begun_seconds - self._mean_seconds) / 16
             self._taken[key.name] -= num_held
+            self._on_change(-num_held)
             if not self._taken[key.name]:
                 del self._taken[key.name], self._weights[key.name]
 

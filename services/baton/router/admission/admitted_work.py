@@ -55,6 +55,8 @@ class Asker(NamedTuple):
     """Its own; where they are not set, the router's count."""
     weight: int = 1
     """Of the tenant's share beside others, 1 or more."""
+    model: str = ""
+    """Model that is asked for."""
 
 
 @dataclass(slots=True)

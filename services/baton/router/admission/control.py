@@ -72,19 +72,27 @@ class RefusedRequest(NamedTuple):
     """Part of it for its prompt."""
 
 
+class _Demand(NamedTuple):
+    """What is asked for of one model."""
+
+    tenants: TenantShares
+    offered: OfferedWork
+
+
 class AdmissionControl:
     """Judges decisions by their predictions, corrected by margins learnt from outcomes, and by tenants' shares.
 
-    What it remembers is bounded by `AdmittedWork` and `TenantShares`. A router that lets requests queue has none.
+    Models share nothing but their nodes: what is refused of one neither shortens the queue of another nor counts for a
+    tenant's share there. What it remembers is bounded by `AdmittedWork`, and for each model by `TenantShares`. A router
+    that lets requests queue has none.
     """
 
     def __init__(self, clock: Callable[[], float], limits: AdmissionLimits) -> None:
         self._clock = clock
         self.limits = limits
         """What it was made with."""
-        self._tenants = TenantShares(clock)
+        self._demands: dict[str, _Demand] = {}
         self._work = AdmittedWork(clock)
-        self._offered = OfferedWork(clock)
 
     def judge(self, decision: Decision, asker: Asker, *, is_degraded: bool = False) -> AdmittedRequest | RefusedRequest:
         """Return whether a request is placed, and on which candidate; changes nothing. O(requests in flight).
@@ -92,12 +100,14 @@ class AdmissionControl:
         `is_degraded`: its output is cut already, and its objectives are longer for it.
         """
         found = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
-        share = self._tenants.share(asker.tenant)
+        demand = self._demand(asker)
+        share = demand.tenants.share(asker.tenant)
         feasible = found if share >= BELOW_SHARE else [self._in_turn(candidate, asker) for candidate in found]
         if not any(self._work.on(each.decode_node_id) for each in feasible):
             return AdmittedRequest(decision)  # whoever stands idle is not overloaded, whatever the margins say
         objectives = _reachable(self._objectives(asker, is_degraded=is_degraded), feasible)
-        waits = [self._wait(candidate, objectives, share) for candidate in feasible]
+        useful_seconds = demand.offered.useful_queue_seconds()
+        waits = [self._wait(candidate, objectives, share, useful_seconds) for candidate in feasible]
         first = next((index for index, wait in enumerate(waits) if wait.seconds <= 0), None)
         if first is not None:
             others = [candidate for candidate in decision.candidates if candidate is not found[first]]
@@ -111,26 +121,33 @@ class AdmissionControl:
     def ask(self, asker: Asker) -> None:
         """Note that somebody asks, before it is judged."""
         self._work.look()
-        self._tenants.ask(asker.tenant, asker.weight)
+        self._demand(asker).tenants.ask(asker.tenant, asker.weight)
 
     def refuse(self, refused: RefusedRequest, asker: Asker) -> None:
         """Note a refusal."""
-        self._tenants.refuse(asker.tenant, refused.work_seconds)
-        self._offered.add(refused.prompt_seconds, is_admitted=False)
+        demand = self._demand(asker)
+        demand.tenants.refuse(asker.tenant, refused.work_seconds)
+        demand.offered.add(refused.prompt_seconds, is_admitted=False)
 
     def place(
         self, placement_id: str, choice: Candidate, asker: Asker, *, max_tokens: int, is_degraded: bool = False
     ) -> None:
         """Note a placement, until its outcome."""
         if choice.estimate is not None:
-            self._tenants.admit(asker.tenant, work_seconds(choice))
-            self._offered.add(choice.estimate.prefill_seconds, is_admitted=True)
+            demand = self._demand(asker)
+            demand.tenants.admit(asker.tenant, work_seconds(choice))
+            demand.offered.add(choice.estimate.prefill_seconds, is_admitted=True)
             objectives = self._objectives(asker, is_degraded=is_degraded)
             self._work.place(placement_id, choice, asker, objectives, max_tokens=max_tokens)
 
     def settle(self, outcome: Outcome) -> Prediction | None:
         """Learn from the outcome of a placement; return the margins of its nodes, None where it teaches nothing."""
         return self._work.settle(outcome)
+
+    def _demand(self, asker: Asker) -> _Demand:
+        if asker.model not in self._demands:
+            self._demands[asker.model] = _Demand(TenantShares(self._clock), OfferedWork(self._clock))
+        return self._demands[asker.model]
 
     def _in_turn(self, candidate: Candidate, asker: Asker) -> Candidate:
         """Return a candidate with the wait of a tenant that has had less than its share: nodes let it pass others."""
@@ -151,8 +168,11 @@ class AdmissionControl:
         objectives = asker.objectives.over(self.limits.objectives)
         return objectives.scaled(self.limits.degraded_slo_factor) if is_degraded else objectives
 
-    def _wait(self, candidate: Candidate, objectives: Objectives, share: float) -> _Wait:
-        """Return how long to wait until a candidate would keep all objectives; 0 or less: it does."""
+    def _wait(self, candidate: Candidate, objectives: Objectives, share: float, useful_seconds: float) -> _Wait:
+        """Return how long to wait until a candidate would keep all objectives; 0 or less: it does.
+
+        `useful_seconds`: the longest queue that is of use.
+        """
         estimate = candidate.estimate
         assert estimate is not None
         margin = self._work.margin(computing_node_id(candidate), candidate.decode_node_id)
@@ -162,7 +182,7 @@ class AdmissionControl:
             seconds = relied_on(predicted.ttft_seconds, margin.ttft_seconds, objectives.ttft_seconds)
             ttft = seconds - objectives.ttft_seconds
             if share >= BELOW_SHARE:
-                ttft = max(ttft, estimate.queue_seconds - self._offered.useful_queue_seconds())
+                ttft = max(ttft, estimate.queue_seconds - useful_seconds)
         others = self._work.on(candidate.decode_node_id)
         tpot_seconds = margin.tpot_seconds * predicted.tpot_seconds
         tpot = _batch_wait(estimate, tpot_seconds, objectives.tpot_seconds)

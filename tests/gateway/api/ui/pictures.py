@@ -37,7 +37,7 @@ def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Map
     states = list(_states(num_nodes))
     for state in states if are_workers else ():
         state.node.role = node_pb2.NODE_ROLE_WORKER
-    document = state_document([MODEL_ROW], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
+    document = state_document([(MODEL_ROW, 3)], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
     return {**document, "planner": MessageToDict(_planner(), preserving_proto_field_name=True)}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from gateway.api.ui.pictures import HOSTILE, picture
+from gateway.api.ui.pictures import HOSTILE, MODEL, picture
 from gateway.fake_cluster import FakeCluster, Loop
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -206,6 +206,7 @@ def test_models_machines_and_the_plan_are_told_and_names_are_no_markup(page: Pag
     }
 
     expect(cards[HOSTILE]).to_contain_text("● serving")
+    expect(page.locator(".model", has_text=MODEL)).to_contain_text("3 in work")
     expect(cards["org/fetched"].locator(".badge")).to_have_text("fetching 42 %")
     expect(cards["org/stored"]).to_contain_text("on demand: a request loads it")
     expect(cards["org/failed"].locator(".problem")).to_have_text("mac: its worker ended with status 2: no such dtype")

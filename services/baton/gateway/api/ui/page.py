@@ -10,6 +10,7 @@ import msgspec
 from google.protobuf.json_format import MessageToDict
 
 import baton
+from baton.gateway.access.admission import Admission
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.ui.state import state_document
@@ -42,6 +43,7 @@ class Ui:
         journal: Journal,
         quarantine: Quarantine,
         catalog: ModelCatalog,
+        admission: Admission,
         clock: Callable[[], float],
         exposures: Sequence[str] = (),
     ) -> None:
@@ -50,6 +52,7 @@ class Ui:
         self._journal = journal
         self._quarantine = quarantine
         self._catalog = catalog
+        self._admission = admission
         self._clock = clock
         self._files = {path: page_file(path[4:] or "index.html") for path in _PATHS}
 
@@ -68,7 +71,7 @@ class Ui:
         states, planner = await self._router.list_node_states(), await self._router.list_models()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
-        models = self._catalog.listed()
+        models = [(row, self._admission.num_in_work(row.root)) for row in self._catalog.listed()]
         document = state_document(models, baton.__version__, states, entries, self._clock(), name=name)
         quarantine = [each._asdict() for each in self._quarantine.entries()]
         document = {**document, "exposures": self._exposures, "quarantine": quarantine}

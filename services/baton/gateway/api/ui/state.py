@@ -19,7 +19,7 @@ _PLACE = attrgetter("layer_begin", "layer_count", "token_begin", "token_count", 
 
 
 def state_document(
-    models: Sequence[ListedModel],
+    models: Sequence[tuple[ListedModel, int]],
     version: str,
     states: Sequence[NodeState],
     entries: Sequence[JournalEntry],
@@ -29,15 +29,15 @@ def state_document(
 ) -> Mapping[str, Any]:
     """Return all that the page shows. Times are seconds, rates bytes/s and FLOP/s.
 
-    `entries` has the latest first. `name` is the generation whose frames are wanted, those of all would be megabytes;
-    empty or forgotten: the latest that has any.
+    `models` have the number of their choices in work. `entries` has the latest first. `name` is the generation whose
+    frames are wanted, those of all would be megabytes; empty or forgotten: the latest that has any.
     """
     shown = _with_frames(entries, name)
     return {
         "models": [
             {"name": row.name, "root": row.root, "state": row.status.stage, "progress": row.status.progress}
-            | {"cause": row.status.cause, "context_tokens": row.max_context_tokens}
-            for row in models
+            | {"cause": row.status.cause, "context_tokens": row.max_context_tokens, "requests": num_requests}
+            for row, num_requests in models
         ],
         "version": version,
         "nodes": [_node(state) for state in states],

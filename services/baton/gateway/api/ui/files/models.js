@@ -54,7 +54,8 @@ export function startModels(post) {
     const planned = planner?.models ?? [], names = new Set(planned.map((each) => each.desired.name));
     const rest = models.filter((each) => !names.has(each.name));
     const rows = [...planned, ...rest.map((each) => ({ desired: { name: each.name }, stage: each.state, problem: each.cause, root: each.root }))];
-    sync(byId("models"), rows, (row) => row.desired.name, () => stamp("model-card"), (item, row) => fillModel(item, row, ask));
+    const inWork = new Map(models.map((each) => [each.name, each.requests]));
+    sync(byId("models"), rows, (row) => row.desired.name, () => stamp("model-card"), (item, row) => fillModel(item, { ...row, requests: inWork.get(row.desired.name) }, ask));
     const free = Object.entries(planner?.machine_free_byte_counts ?? {}).sort();
     byId("machines-title").hidden = free.length === 0;
     sync(byId("machines"), free, ([name]) => name, () => html("li"), (item, [name, left]) => {
@@ -70,7 +71,7 @@ function machineOf(model, { stage, held_byte_count: held, weight_byte_count: wei
   return `${model} ${WORDS[stageOf(stage)] ?? stageOf(stage)}${size}${problem ? ` (${problem})` : ""}`;
 }
 
-function fillModel(item, { desired, machines = {}, problem, ready_in: ready, root, serving_count: serving, ...row }, ask) {
+function fillModel(item, { desired, machines = {}, problem, ready_in: ready, root, requests, serving_count: serving, ...row }, ask) {
   const stage = stageOf(row.stage), isWanted = Boolean(desired.source) && !desired.is_unloaded, all = Object.values(machines);
   const total = all.reduce((sum, each) => sum + Number(each.total_byte_count ?? 0), 0), done = all.reduce((sum, each) => sum + Number(each.done_byte_count ?? 0), 0);
   const isMoving = (stage === "fetching" || stage === "loaded") && done < total; // what a worker needs beside weights counts, too
@@ -82,7 +83,7 @@ function fillModel(item, { desired, machines = {}, problem, ready_in: ready, roo
   const seconds = ready && !problem && stage !== "stored" ? `serves in about ${Math.ceil(parseFloat(ready))} s` : "";
   const demand = desired.is_on_demand && isWanted ? `on demand: a request loads it, it goes after ${parseFloat(desired.keep_alive ?? "0s") || 300} s without any` : "";
   const kind = desired.source ? desired.source : root && root !== desired.name ? `answered by ${root}` : "by workers that were started by hand or by baton up";
-  put(item, ".what", [serving ? `${serving} of its workers take requests` : "", kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
+  put(item, ".what", [serving ? `${serving} of its workers take requests` : "", requests ? `${requests} in work` : "", kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
   put(item, ".problem", problem ?? "");
   const [load, unload] = item.querySelectorAll("button"), again = {
     model: desired.name,
