@@ -66,11 +66,8 @@ class HealthWatch:
             self._num_failures += 1
             if self._num_failures >= self._num_failed_checks:
                 self._supervisor.restart_child(f"unhealthy_checks={self._num_failures}")
-        elif self._clock() - self._patience_began() > self._start_timeout_seconds:
+        elif self._clock() - max(self._supervisor.begun_seconds, self._forgiven_seconds) > self._start_timeout_seconds:
             self._supervisor.restart_child(f"not_healthy_within_seconds={self._start_timeout_seconds:.0f}")
-
-    def _patience_began(self) -> float:
-        return max(self._supervisor.begun_seconds, self._forgiven_seconds)
 
 
 async def is_serving(address: str, timeout_seconds: float) -> bool:

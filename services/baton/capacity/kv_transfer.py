@@ -246,11 +246,6 @@ class WireChoice(NamedTuple):
         )
 
 
-def cache_option(token_bytes: int) -> WireOption:
-    """Return the cache's own format where no more is known of it than the bytes of a position."""
-    return WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2)
-
-
 def choose_wire(
     options: Sequence[WireOption],
     policy: WirePolicy,

@@ -94,7 +94,7 @@ def _fit_roofline(shape: ModelShape, samples: Sequence[DecodeSample], *, floor_f
     best: tuple[float, Line, float] | None = None
     for split in range(len(ordered), 1, -1):
         memory = fit_line([(work(sample)[0], sample.seconds) for sample in ordered[:split]])
-        rates = [work(sample)[1] / _above(sample.seconds - memory.overhead_seconds) for sample in ordered]
+        rates = [work(sample)[1] / max(sample.seconds - memory.overhead_seconds, 1e-9) for sample in ordered]
         flops = median(rates[split:]) if split < len(ordered) else max(floor_flops, *rates)
         error = fmean(
             abs(memory.overhead_seconds + max(read / memory.rate, flop / flops) - sample.seconds) / sample.seconds
@@ -104,7 +104,3 @@ def _fit_roofline(shape: ModelShape, samples: Sequence[DecodeSample], *, floor_f
             best = (error, memory, flops)
     assert best is not None
     return best[1], min(best[2], MAX_RATE)
-
-
-def _above(seconds: float) -> float:
-    return max(seconds, 1e-9)

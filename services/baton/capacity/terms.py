@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost, kv_transfer
-from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
+from baton.capacity.kv_transfer import CACHE, FramePlan, WireChoice, WireOption, WirePolicy, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 
@@ -307,7 +307,8 @@ def stream_terms(
 ) -> TransferTerms:
     """Return the way of a prompt's KV from the node that computes it to the one that decodes."""
     num_sent, computing = landing.num_sent_tokens, landing.window.compute_seconds
-    options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
+    token_bytes = decode.node.shape.kv_bytes_per_token
+    options = link.wires or (WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2),)
     rates = link_rates(prefill.node, decode.node, link, landing.window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rates.shared, compute_seconds=computing)
     wire = wire._replace(state_bytes=decode.node.shape.state_bytes)

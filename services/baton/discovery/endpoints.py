@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from baton.errors import BatonError, ConfigurationError
+from baton.rpc.server import host_port
 
 _SCHEME = "kubernetes://"
 _NAME = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
@@ -150,7 +151,7 @@ def _slice_of(document: Mapping[str, Any], port: str) -> Slice:
         each["port"] for each in document.get("ports") or () if port in (each.get("name"), str(each.get("port")))
     ]
     addresses = [
-        _host_port(address, number)
+        host_port(address, number)
         for endpoint in document.get("endpoints") or ()
         if _takes_work(endpoint.get("conditions") or {})
         for address in _first(endpoint.get("addresses") or ())
@@ -169,7 +170,3 @@ def _takes_work(conditions: Mapping[str, Any]) -> bool:
 def _first(addresses: Iterable[str]) -> list[str]:
     """Return the first address: Kubernetes defines that further ones are the same endpoint."""
     return list(addresses)[:1]
-
-
-def _host_port(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

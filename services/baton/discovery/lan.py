@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from baton.errors import ConfigurationError, UnavailableError
 from baton.installation import install_line
+from baton.rpc.server import host_port
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncZeroconf
@@ -90,7 +91,7 @@ async def _first_resolved(zeroconf: AsyncZeroconf, names: asyncio.Queue[str]) ->
         addresses = info.parsed_addresses() if info else []
         if info is not None and info.port and addresses:
             host = addresses[0]
-            return f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}"
+            return host_port(host, info.port)
 
 
 def _open(interfaces: list[str] | None) -> AsyncZeroconf:

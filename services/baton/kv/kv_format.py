@@ -7,7 +7,6 @@ travel apart (protos/baton/internal/v1/kv.proto, KvDtype).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
@@ -260,10 +259,7 @@ def _problem(layout: KvLayout, dtype: KvDtype, receiver: KvDtype) -> str:
         return f"affine8 has scales of the cache's format: one is {layout.dtype.value}, the other {receiver.value}"
     if dtype.num_bytes >= layout.dtype.num_bytes:
         return f"a cache of {layout.dtype.value} does not travel as {dtype.value}, which is no smaller"
-    if dtype is KvDtype.AFFINE8 and (dims := _odd_dims(layout.layers)):
+    dims = [dim for spec in layout.layers for dim in (spec.key_head_dim, spec.value_head_dim) if dim % AFFINE_GROUP]
+    if dtype is KvDtype.AFFINE8 and dims:
         return f"affine8 shares scales between {AFFINE_GROUP} elements: a head of {dims[0]} is no multiple of it"
     return ""
-
-
-def _odd_dims(layers: Sequence[LayerSpec]) -> list[int]:
-    return [dim for spec in layers for dim in (spec.key_head_dim, spec.value_head_dim) if dim % AFFINE_GROUP]

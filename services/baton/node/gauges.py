@@ -38,7 +38,7 @@ def observe_load(
     }
     labels = {names.NODE_ID: node_id}
     for metric, value in values.items():
-        _observe(meter, metric, partial(_observation, load, value, labels))
+        _observe(meter, metric, partial(lambda value: [Observation(value(load()), labels)], value))
     _count(meter, names.NODE_PASSES, lambda: [Observation(load().num_steps, labels)])
     _count(meter, names.NODE_DROPPED_FILES, lambda: [Observation(load().num_dropped_files, labels)])
     _count(
@@ -71,12 +71,6 @@ def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSampl
     _observe(meter, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
     _observe(meter, names.NODE_UTILIZATION, lambda: parts(_USES))
     _observe(meter, names.NODE_MEMORY_USED, memory_used)
-
-
-def _observation(
-    load: Callable[[], EngineLoad], value: Callable[[EngineLoad], float], labels: Mapping[str, str]
-) -> Iterable[Observation]:
-    return [Observation(value(load()), labels)]
 
 
 def _observe(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:

@@ -285,7 +285,8 @@ class RouterState:
             return
         pair = (sender_id, outcome.decode_node_id)
         candidate, factor = placed.candidate, placed.link_factor
-        if candidate.estimate is None or not candidate.kv_bytes or sender_id not in _senders(candidate):
+        is_expected = sender_id in (candidate.pull_node_id, candidate.prefill_node_id)
+        if candidate.estimate is None or not candidate.kv_bytes or not is_expected:
             return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill
@@ -314,10 +315,6 @@ class RouterState:
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
         self.frame_calibration.forget(lambda pair: node_id in pair)
-
-
-def _senders(candidate: Candidate) -> tuple[str, str]:
-    return candidate.pull_node_id, candidate.prefill_node_id
 
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:

@@ -159,13 +159,10 @@ def _exemplar(exemplar: Exemplar) -> str:
 
 
 def _line(name: str, labels: Mapping[str, object] | None, value: float) -> str:
-    pairs = ",".join(f'{key.replace(".", "_")}="{_escape_label(str(text))}"' for key, text in (labels or {}).items())
+    texts = {key.replace(".", "_"): _escape(str(text)).replace('"', r"\"") for key, text in (labels or {}).items()}
+    pairs = ",".join(f'{key}="{text}"' for key, text in texts.items())
     return f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}"
 
 
 def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
-
-
-def _escape_label(text: str) -> str:
-    return _escape(text).replace('"', r"\"")

@@ -39,8 +39,7 @@ class OutputParser:
         else:
             parts += self._calls.push(split.rest) if split.rest else []
             parts += self._calls.finish() if is_last else []
-        return parts if self._is_parallel else [part for part in parts if not _is_further_call(part)]
-
-
-def _is_further_call(part: OutputPart) -> bool:
-    return isinstance(part, CallStart | CallArguments | CallEnd) and part.call_index > 0
+        if self._is_parallel:
+            return parts
+        of_call = CallStart | CallArguments | CallEnd
+        return [part for part in parts if not isinstance(part, of_call) or part.call_index == 0]

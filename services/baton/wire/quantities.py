@@ -159,25 +159,19 @@ def terms_beside(
 
 def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
     """Return the message of a candidate."""
+    way = {field: getattr(candidate.wire, name) for name, field in _WIRE_FIELDS.items()} if candidate.wire else None
     return router_service_pb2.Candidate(
         **{field: getattr(candidate, name) for name, field in _CANDIDATE_FIELDS.items()},
         estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
-        wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
+        wire=router_service_pb2.WireEstimate(**way) if way else None,
     )
 
 
 def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
     """Return the candidate of a message; the group size is not part of it."""
+    way = {name: getattr(message.wire, field) for name, field in _WIRE_FIELDS.items()}
     return Candidate(
         **{name: getattr(message, field) for name, field in _CANDIDATE_FIELDS.items()},
         estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
-        wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
+        wire=WireEstimate(**way) if message.HasField("wire") else None,
     )
-
-
-def _wire_to_proto(wire: WireEstimate) -> router_service_pb2.WireEstimate:
-    return router_service_pb2.WireEstimate(**{field: getattr(wire, name) for name, field in _WIRE_FIELDS.items()})
-
-
-def _wire_from_proto(message: router_service_pb2.WireEstimate) -> WireEstimate:
-    return WireEstimate(**{name: getattr(message, field) for name, field in _WIRE_FIELDS.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from baton.capacity import cost
@@ -73,13 +74,9 @@ class Best:
             if offer[0] >= self.kept[-1][0]:
                 return
             self.kept.pop()
-        bisect.insort(self.kept, offer, key=_rank_of)
+        bisect.insort(self.kept, offer, key=itemgetter(0))
         if len(self.kept) == self._num_kept:
             self.limit = self.kept[-1][0][:2]
-
-
-def _rank_of(kept: Offer) -> Rank:
-    return kept[0]
 
 
 class Pricing:

@@ -22,7 +22,7 @@ async def run_gateway_processes(settings: GatewaySettings, level: str) -> None:
     _check_ports(settings)
     specs = [_spec(settings, index, level) for index in range(settings.processes)]
     grace_seconds = settings.drain_seconds + _FAREWELL_SECONDS
-    processes = Processes(specs, _print_line, grace_seconds=grace_seconds)
+    processes = Processes(specs, lambda _name, line: print(line, flush=True), grace_seconds=grace_seconds)
     processes.mark_started()
     running = asyncio.ensure_future(processes.run())
     loop = asyncio.get_running_loop()
@@ -41,10 +41,6 @@ def _settle(running: asyncio.Future[None]) -> None:
             raise
         problem = death.last_lines[-1] if death.last_lines else death.message
         raise ConfigurationError(problem.removeprefix("error: ")) from death
-
-
-def _print_line(_name: str, line: str) -> None:
-    print(line, flush=True)
 
 
 def _check_ports(settings: GatewaySettings) -> None:

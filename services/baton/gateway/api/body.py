@@ -106,11 +106,6 @@ def effort_variable(known: Collection[str], effort: str | None, name: str, excha
     return {}
 
 
-def is_any_given(body: msgspec.Struct, fields: type[msgspec.Struct]) -> bool:
-    """Return whether a body has a value for any field of a type that it is derived from."""
-    return any(getattr(body, name) is not None for name in fields.__struct_fields__)
-
-
 def num_choices(body: msgspec.Struct) -> int:
     """Return how many choices a body's `n` asks for; raise ApiError 400 if they are too many or none."""
     count: int | None = getattr(body, "n", None)

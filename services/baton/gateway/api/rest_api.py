@@ -107,7 +107,8 @@ class RestApi:
         request, context = exchange.request, exchange.context
         verdict = request.verdict if isinstance(request.verdict, _Verdict) else self._judge(methods, request)
         endpoint, context.key = verdict.endpoint, verdict.key
-        if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        if endpoint.body is not None and coding not in ("", "identity"):
             await self._inflate(request, coding)
         if endpoint.request_id_header:
             exchange.response.headers[endpoint.request_id_header] = context.request_id
@@ -234,10 +235,6 @@ def _objectives(request: HttpRequest) -> Objectives:
         return objectives_of(request.headers)
     except InvalidFieldError as error:
         raise ApiError(400, error.message, field=error.field, code="invalid_value") from error
-
-
-def _coding(request: HttpRequest) -> str:
-    return request.headers.get("content-encoding", "").strip().lower()
 
 
 def _check_media_type(request: HttpRequest) -> None:

@@ -29,7 +29,6 @@ from baton.gateway.generation.requests import GenerationState
 from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
-from baton.kv.hashing import Adapter
 from baton.rpc.status import GATEWAY_SILENT, PEER_SILENT, without_address
 from baton.security.access import digest_of
 from baton.telemetry import names
@@ -191,12 +190,12 @@ class TokenStreams:
             placement.ClearField(field)
 
     async def _place(self, generation: GenerationState) -> Placement:
-        prompt, sampling = generation.prompt, generation.sampling
+        prompt, sampling, adapter = generation.prompt, generation.sampling, generation.prompt.adapter
         is_scored = sampling.HasField("prompt_logprob_count") and not generation.output_token_ids
         request = PlaceRequest(
             request_id=generation.name,
             model_id=prompt.model_id,
-            adapter=_adapter_message(prompt.adapter),
+            adapter=AdapterMessage(name=adapter.name, digest=adapter.digest) if adapter else None,
             prompt_token_count=len(prompt.token_ids) + len(generation.output_token_ids),
             max_token_count=sampling.max_token_count - len(generation.output_token_ids),
             block_hashes=hashes_of(generation) if generation.output_token_ids else prompt.block_hashes,
@@ -318,10 +317,6 @@ class TokenStreams:
 def _duration(seconds: float) -> Duration | None:
     """Return an objective as the router takes it; None: the router's own."""
     return duration_from_seconds(seconds) if seconds else None
-
-
-def _adapter_message(adapter: Adapter | None) -> AdapterMessage | None:
-    return None if adapter is None else AdapterMessage(name=adapter.name, digest=adapter.digest)
 
 
 def _expected_cached_tokens(response: PlaceResponse) -> int:

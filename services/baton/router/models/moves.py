@@ -6,7 +6,7 @@ in more than it costs; each machine that goes doubles that while, so that one wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from baton.capacity.planning.pricing import UNIT
@@ -111,8 +111,3 @@ def next_change(
                 return Change("drain", name, machine), ""
     waits = [f"{name} waits on {machine} for {missing_bytes(name, machine) / 1e9:.2f} GB" for name, machine in loads]
     return None, "; ".join(waits)
-
-
-def as_holders(pairs: Mapping[str, set[str]]) -> Holders:
-    """Return sets that do not change."""
-    return {name: frozenset(machines) for name, machines in pairs.items()}

@@ -21,7 +21,7 @@ from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, Mode
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
 from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds, size_of_folder
-from baton.router.models.moves import Steadiness, as_holders, next_change
+from baton.router.models.moves import Steadiness, next_change
 from baton.router.models.plan_task import PlanFinder, PlanTask, are_alike
 from baton.router.models.turns import Turns
 from baton.router.state import RouterState
@@ -222,7 +222,7 @@ class ModelSupervision:
                 found.append(self._wanted_model(model, *size))
         turns = sorted((each for each in found if each.rank), key=lambda each: self.turns.rank(each.name))
         ranks = {each.name: rank for rank, each in enumerate(turns, 1)}
-        return [_ranked(each, ranks.get(each.name, 0)) for each in found]
+        return [replace(each, rank=ranks.get(each.name, 0)) for each in found]
 
     def _wanted_model(self, model: DesiredModel, shape: ModelShape, weight_bytes: int) -> WantedModel:
         failed = {machine for machine, each in self._by_machine(model.name) if not _can_serve(each)}
@@ -320,7 +320,7 @@ class ModelSupervision:
                 is_ordered = order is not None and order.is_served and stages == _HELD and _can_serve(each)
                 if each.stage in stages or is_ordered:
                     found.setdefault(each.name, set()).add(machine)
-        return as_holders(found)
+        return {name: frozenset(machines) for name, machines in found.items()}
 
     def _by_machine(self, name: str) -> Iterator[tuple[str, MachineModel]]:
         for machine, session in sorted(self._sessions.items()):
@@ -385,7 +385,3 @@ class ModelSupervision:
 def _can_serve(model: MachineModel) -> bool:
     is_absent = model.stage == messages.MODEL_STAGE_ABSENT and bool(model.problem)
     return model.stage != FAILED and not is_absent
-
-
-def _ranked(model: WantedModel, rank: int) -> WantedModel:
-    return model if rank == model.rank else replace(model, rank=rank)

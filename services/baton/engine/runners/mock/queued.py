@@ -71,7 +71,8 @@ class QueuedMockRunner(MockRunner):
             ends.append(started)
             tokens.append(_chosen(logits, draws, step))
             if step < num_steps - 1:
-                known = [_next(span, token) for span, token in zip(known, tokens[-1], strict=True)]
+                fed = zip(known, tokens[-1], strict=True)
+                known = [span._replace(token_ids=(token,), start=span.start + 1) for span, token in fed]
         self._free_at = started
         return self._launched(tokens, ends)
 
@@ -114,10 +115,6 @@ def _with_tokens(spans: Sequence[Span], after: Launched | None) -> Sequence[Span
         span if span.follows_row is None else span._replace(token_ids=(max(tokens[span.follows_row], 0),))
         for span in spans
     ]
-
-
-def _next(span: Span, token_id: int) -> Span:
-    return span._replace(token_ids=(token_id,), start=span.start + 1)
 
 
 def _chosen(logits: MockLogits, draws: Draws | None, step: int) -> list[int]:

@@ -13,7 +13,6 @@ from baton.gateway.api.body import (
     FIELD_NAMES,
     check_int32,
     effort_variable,
-    is_any_given,
     num_choices,
     num_logprobs,
     sampling_parameters,
@@ -44,7 +43,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
     """Answer a chat completion; raise ApiError naming what is not served, BatonError if generating fails."""
     chat: ChatBody = exchange.body
     use, constraint = chat_tools(chat, exchange), OutputConstraint()
-    if is_any_given(chat, StructuredOutputFields):
+    if any(getattr(chat, name) is not None for name in StructuredOutputFields.__struct_fields__):
         constraint = output_constraint(chat)
     prompt = await generator.prepare(
         GenerationRequest(

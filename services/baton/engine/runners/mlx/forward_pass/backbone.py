@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import mlx.core as mx
@@ -98,23 +98,13 @@ def batch_of_blocks(spans: Sequence[Span], token_ids: mx.array, windows: set[int
     """Return the pass that computes several spans of one token, whose blocks are gathered layer by layer."""
     extents = [Extent(span.start, span.end, span.block_table) for span in spans]
     readings = {window: read_many(extents, window, block_tokens) for window in windows}
-    return _batch_of_many(spans, token_ids, readings, block_tokens)
+    return batch_of_many(spans, token_ids, readings, block_tokens)
 
 
-def batch_of_rows(
-    spans: Sequence[Span],
-    token_ids: mx.array,
-    readings: dict[int, VisibleKeys],
-    block_tokens: int,
-    rows: Mapping[int, LayerRows],
-) -> MlxBatch:
-    """Return the pass that computes spans of one token that have rows, in order of rows."""
-    return replace(_batch_of_many(spans, token_ids, readings, block_tokens), rows=rows)
-
-
-def _batch_of_many(
+def batch_of_many(
     spans: Sequence[Span], token_ids: mx.array, readings: dict[int, VisibleKeys], block_tokens: int
 ) -> MlxBatch:
+    """Return the pass that computes spans of one token, with what each of them reads."""
     if len(spans) == 1:  # a slice and a plain offset take fewer kernels than their arrays
         start, table = spans[0].start, spans[0].block_table
         slots_of_one = slots_of(table, start, start + 1, block_tokens)

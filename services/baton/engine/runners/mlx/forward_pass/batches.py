@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -12,9 +13,9 @@ from baton.engine.runners.base import Span
 from baton.engine.runners.mlx.forward_pass.backbone import (
     MlxBatch,
     batch_of_blocks,
+    batch_of_many,
     batch_of_one,
     batch_of_parts,
-    batch_of_rows,
 )
 from baton.engine.runners.mlx.forward_pass.launched import MlxPass, fed_tokens
 from baton.engine.runners.mlx.kv_cache.pool import LayerPool
@@ -170,8 +171,8 @@ class MlxBatches:
             if other is not rows:
                 other.assignment.forget(taken.opened)
         ordered = [chosen[index] for index in taken.order]
-        batch = batch_of_rows(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens, rows.layers)
-        return PlannedBatch(batch, [indices[index] for index in taken.order])
+        batch = batch_of_many(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens)
+        return PlannedBatch(replace(batch, rows=rows.layers), [indices[index] for index in taken.order])
 
     def _packs(self, alone: list[int], spans: Sequence[Span]) -> list[list[int]]:
         """Return which spans that cannot share a pass row by row share a packed row: neighbours of one adapter."""
