@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -187,3 +188,15 @@ def test_what_fails_says_why_and_is_tried_again_when_asked_anew(tmp_path: Path) 
         assert "there is no such folder" in absent.models[0].problem
 
     asyncio.run(run())
+
+
+def test_no_two_models_have_workers_of_one_name() -> None:
+    """Names that differ in what node ids have no characters for, and long ones of the same beginning."""
+    names = ["qwen3-0-6b", "Qwen3-0.6B", "qwen3.0.6b", "long" * 20, "long" * 20 + "-2", "\u6a21\u578b"]
+
+    slugs = [slug_of(name) for name in names]
+
+    assert slugs[0] == names[0]
+    assert len({*slugs}) == len(names)
+    assert all(re.fullmatch("[a-z0-9][a-z0-9-]{0,39}", slug) for slug in slugs)
+    assert len(slug_of("Qwen3-0.6B", 12)) <= 12

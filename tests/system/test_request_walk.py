@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,11 @@ _SETTINGS = {
     "gateway": {"node_poll_seconds": "2"},
     "router": {"prefill_policy": "remote", "report_interval_seconds": "2"},
 }
-"""What is not of a request happens so seldom that it does not look like it."""
+"""Spares calls that are not of a request."""
+_IDLE_SECONDS = 5.0
+"""For which the calls of a cluster without requests are counted, which those beside requests are told from."""
+_MIN_SHARE = 0.75
+"""Of requests in which a function is called, beside its calls in as long a time without."""
 _MAX_FILES = 119
 """Files in which a function is called for each request, generated ones aside. Below, a request is easier to follow."""
 
@@ -37,17 +42,21 @@ class Profiled(NamedTuple):
     folder: Path
 
     def set_flag(self, value: int) -> None:
-        """Begin to count (1), or have what was counted written (2)."""
+        """Begin to count calls of requests (1) or those of an idle cluster (3), or have both written (2)."""
         with (self.folder / "flag").open("r+b") as flag:  # in place: the processes have mapped it
             flag.write(bytes([value]))
 
-    def files_by_role(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the files that each role's requests enter, and the number of their functions that they call."""
+    def files_by_role(self, idle_factor: float) -> Mapping[str, Mapping[str, int]]:
+        """Return the files that each role's requests enter, and the number of their functions that they call.
+
+        `idle_factor`: the seconds of requests by those without.
+        """
         files: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for path in self.folder.glob("*.json"):
             written = json.loads(path.read_text())
-            for file, _, number in written["calls"]:
-                if number >= _NUM_REQUESTS and file.startswith(_PACKAGE) and "/v1/" not in file:
+            for file, _, number, idle_number in written["calls"]:
+                is_of_requests = number - idle_number * idle_factor >= _NUM_REQUESTS * _MIN_SHARE
+                if is_of_requests and file.startswith(_PACKAGE) and "/v1/" not in file:
                     role = written["arguments"][written["arguments"].index("serve") + 1]
                     files[role][file.removeprefix(_PACKAGE)] += 1
         return files
@@ -69,13 +78,17 @@ def test_a_chat_request_enters_few_files(profiled: Profiled) -> None:
     for number in range(3):
         _chat(profiled.cluster, f"warm {number}")
     profiled.set_flag(1)
+    started_seconds = time.monotonic()
     for number in range(_NUM_REQUESTS):
         assert _chat(profiled.cluster, f"{number} What is {number} + 30? " + f"planet {number} " * 60)["prefill_node"]
+    request_seconds = time.monotonic() - started_seconds
+    profiled.set_flag(3)
+    time.sleep(_IDLE_SECONDS)
     profiled.set_flag(2)
     num_processes = len(profiled.cluster.processes)
     profiled.cluster.wait_until(lambda: len([*profiled.folder.glob("*.json")]) >= num_processes, "calls are written")
 
-    files = profiled.files_by_role()
+    files = profiled.files_by_role(request_seconds / _IDLE_SECONDS)
     entered = {file for each in files.values() for file in each}
     print(f"{len(entered)} files; " + ", ".join(f"{role} {len(each)}" for role, each in sorted(files.items())))
     assert files.keys() == {"gateway", "router", "cache-index", "prefill", "decode"}

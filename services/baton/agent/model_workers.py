@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
@@ -286,9 +287,13 @@ class _ModelWork:
         log.warning("model_failed model=%s cause=%r", self._order.name, problem)
 
 
-def slug_of(name: str) -> str:
-    """Return a model's name in the characters of node ids."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "model"
+def slug_of(name: str, max_length: int = 40) -> str:
+    """Return a model's name in the characters of node ids, with a digest of it where it has others or is longer."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if slug == name and len(slug) <= max_length:
+        return slug
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{slug[: max(0, max_length - 9)]}-{digest}".lstrip("-")
 
 
 def _held_bytes(process_id: int) -> int:

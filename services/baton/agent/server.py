@@ -173,7 +173,7 @@ async def _run_models(
         with socket.socket() as free:
             free.bind((settings.host, 0))
             port = free.getsockname()[1]
-        node_id = f"{settings.node_id}{OWN}{slug_of(name)}"[:63].rstrip("-")
+        node_id = f"{settings.node_id}{OWN}{slug_of(name, 63 - len(settings.node_id + OWN))}"
         own = {**values, "model_dir": str(folder), "model_name": name, "planned_kv_bytes": str(kv_bytes)}
         own["drain_seconds"] = str(DRAIN_SECONDS)
         command = (sys.executable, "-m", "baton.cli", "serve", "worker", f"--host={settings.host}", f"--port={port}")

@@ -1,8 +1,9 @@
 """Python imports this before anything else: counts how often each function of Baton is called while a file says so.
 
-BATON_CALL_PROFILE names a folder. The first byte of its file `flag` is 1 while calls count; once it is 2 the process
-writes `PID.json` into the folder: its arguments, and per function its file, name and number of calls. A thread can set
-the profile of itself and of later threads alone, hence before all others.
+BATON_CALL_PROFILE names a folder. The first byte of its file `flag` is 1 while calls count, and 3 while they count as
+those of an idle process; once it is 2 the process writes `PID.json` into the folder: its arguments, and per function
+its file, name, number of calls and number of idle ones. A thread can set the profile of itself and of later threads
+alone, hence before all others.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-_COUNTING, _WRITING = 1, 2
+_COUNTING, _WRITING, _IDLING = 1, 2, 3
 
 
 def _profile(folder: Path) -> None:
     with (folder / "flag").open("r+b") as file:
         flag = mmap.mmap(file.fileno(), 1)
-    calls = Counter[tuple[str, str]]()
+    calls = {_COUNTING: Counter[tuple[str, str]](), _IDLING: Counter[tuple[str, str]]()}
 
     def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and flag[0] == _COUNTING and "/baton/" in frame.f_code.co_filename:
-            calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
+        if event == "call" and (counted := calls.get(flag[0])) is not None and "/baton/" in frame.f_code.co_filename:
+            counted[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
 
     def write() -> None:
         while flag[0] != _WRITING:
             time.sleep(0.02)
-        rows = [(file, name, number) for (file, name), number in dict(calls).items()]
+        idle = calls[_IDLING]
+        rows = [(file, name, number, idle[file, name]) for (file, name), number in dict(calls[_COUNTING]).items()]
         path = folder / f"{os.getpid()}.part"
         path.write_text(json.dumps({"arguments": sys.argv, "calls": rows}))
         path.rename(path.with_suffix(".json"))

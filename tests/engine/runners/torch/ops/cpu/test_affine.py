@@ -92,7 +92,9 @@ def test_threads_share_out_a_large_product(tmp_path: Path, monkeypatch: pytest.M
     assert weight.packed is not None
     like, bias, rows = torch.empty(weight.shape), torch.randn(200), torch.randn(3, NUM_INPUTS)
 
-    alone, shared = (AffineLinear(like, bias, [weight.packed], num_threads=count)(rows) for count in (1, 3))
+    alone, shared = (
+        AffineLinear(like, bias, [weight.packed], num_threads=count, product_dtype=like.dtype)(rows) for count in (1, 3)
+    )
 
     assert torch.equal(alone, shared)
 

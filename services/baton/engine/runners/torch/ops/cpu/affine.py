@@ -68,14 +68,21 @@ class AffineLinear(CpuLinear):
 
     `like`: of the dtype and the sizes of the weight, [num_outputs, num_inputs]; its elements are not looked at. `bias`:
     [num_outputs]. `sources`: the weight, outputs side by side, all of one kind; `can_hold` has accepted them.
-    `num_threads`: threads that multiply.
+    `num_threads`: threads that multiply. `product_dtype`: of the parts that oneDNN multiplies by; on a CPU without
+    products of bfloat16 it is float32.
     """
 
     def __init__(
-        self, like: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[PackedRows], *, num_threads: int
+        self,
+        like: torch.Tensor,
+        bias: torch.Tensor | None,
+        sources: Sequence[PackedRows],
+        *,
+        num_threads: int,
+        product_dtype: torch.dtype,
     ) -> None:
         self._blocks = _joined(sources)
-        self._num_inputs, self._num_threads = like.shape[1], num_threads
+        self._num_inputs, self._num_threads, self._product_dtype = like.shape[1], num_threads, product_dtype
         super().__init__(like, bias, max_streamed_rows=MAX_ROWS)
 
     def _lay_out(self, weight: torch.Tensor, *, is_streamed: bool) -> Array:  # noqa: ARG002
@@ -99,15 +106,16 @@ class AffineLinear(CpuLinear):
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the product of many rows, by oneDNN, part by part of the weight."""
-        padded = torch.nn.functional.pad(rows, (0, 0, 0, padded_rows(len(rows)) - len(rows)))
+        padded = torch.nn.functional.pad(rows.to(self._product_dtype), (0, 0, 0, padded_rows(len(rows)) - len(rows)))
         step = max(1, _PART_ELEMENTS // self._num_inputs // PANEL_OUTPUTS) * PANEL_OUTPUTS
         parts = []
         for begin in range(0, self.num_outputs, step):
             end = min(begin + step, self.num_outputs)
-            bias = None if self._bias is None else self._bias[begin:end]
+            bias = None if self._bias is None else self._bias[begin:end].to(self._product_dtype)
             blocks = self._blocks[begin // AFFINE_OUTPUTS : -(-end // AFFINE_OUTPUTS)]
-            parts.append(product(padded, _unpacked(blocks, end - begin, self._num_inputs, self.dtype), bias))
-        return torch.cat(parts, dim=1)[: len(rows)]
+            weight = _unpacked(blocks, end - begin, self._num_inputs, self._product_dtype)
+            parts.append(product(padded, weight, bias))
+        return torch.cat(parts, dim=1)[: len(rows)].to(rows.dtype)
 
     def memory(self) -> MemoryRange:
         """Return where the weight is."""

@@ -145,8 +145,12 @@ def is_transposed_faster() -> bool:
 
 @cache
 def can_multiply_packed(dtype: torch.dtype) -> bool:
-    """Return whether products by packed weights are right in a dtype, and oneDNN's by those that are unpacked."""
-    return dtype in _MAX_KERNEL_ERROR and is_sound(dtype) and _is_kernel_sound("affine", _affine_error, dtype)
+    """Return whether products by packed weights are right in a dtype, and oneDNN's by those that are unpacked.
+
+    On a CPU without products of bfloat16 they are unpacked to float32.
+    """
+    is_unpacked_right = is_sound(dtype) or is_sound(torch.float32)
+    return dtype in _MAX_KERNEL_ERROR and is_unpacked_right and _is_kernel_sound("affine", _affine_error, dtype)
 
 
 @cache

@@ -44,7 +44,7 @@ class CpuPaths(NamedTuple):
     multiplies_by_onednn: bool
     """Whether scores are multiplied by oneDNN, in float32."""
     multiplies_bfloat16: bool
-    """Whether it multiplies bfloat16."""
+    """Whether it multiplies bfloat16, the dtype of rows; else parts of packed weights are multiplied in float32."""
     answers_single_queries: bool
     """Whether Baton's kernel answers single queries from the blocks in place."""
     attends_in_tiles: bool
@@ -112,7 +112,9 @@ class CpuOps(DeviceOps):
             like = own[0].weight[:1].expand(sum(module.out_features for module in own), -1)
             bias = None if own[0].bias is None else torch.cat([module.bias for module in own])
             sources = [getattr(module, PACKED).packed for module in own]
-            products.append(AffineLinear(like, bias, sources, num_threads=self._paths.num_threads))
+            paths = self._paths
+            dtype = torch.bfloat16 if paths.multiplies_bfloat16 else torch.float32
+            products.append(AffineLinear(like, bias, sources, num_threads=paths.num_threads, product_dtype=dtype))
         return products[0] if len(products) == 1 else SideBySide(products)
 
     def embedding(self, module: torch.nn.Embedding) -> Projection:
