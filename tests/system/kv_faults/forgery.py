@@ -60,6 +60,9 @@ def is_same(message: bytes, other: bytes) -> bool:
     if mine.HasField("layout") and theirs.HasField("layout"):
         theirs.layout.tokenizer_digest = theirs.layout.tokenizer_digest or mine.layout.tokenizer_digest
         theirs.layout.weight_rounding = mine.layout.weight_rounding  # told, and not compared
+        for layout in (mine.layout, theirs.layout):  # as who reads them takes what is not told
+            layout.wire_dtype = layout.wire_dtype or layout.dtype
+            layout.value_wire_dtype = layout.value_wire_dtype or layout.wire_dtype
         if not theirs.HasField("request_crc32c"):
             theirs.request_crc32c = mine.request_crc32c
     if mine.HasField("frame") and theirs.HasField("frame"):

@@ -50,63 +50,48 @@ _IN_PATH = {"in": "path", "required": True, "schema": {"type": "string"}}
 
 def model_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
     """Return what asks something of the model; all of it is admitted, traced and limited in time."""
-    return [*_openai_endpoints(generator), *_anthropic_endpoints(generator), *_further_endpoints(generator, bench)]
+    return [*_foreign_endpoints(generator), *_own_endpoints(generator, bench)]
 
 
-def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
+def _foreign_endpoints(generator: TextGenerator) -> list[Endpoint]:
+    """Return those of OpenAI's and Anthropic's APIs."""
+    post = partial(Endpoint, "POST", operation=names.OPERATION_CHAT)
+    openai = partial(post, unserved=OPENAI_UNSERVED, errors=OPENAI_ERRORS)
+    anthropic = partial(post, errors=ANTHROPIC_ERRORS, request_id_header="request-id")
     return [
-        Endpoint(
-            "POST",
+        openai(
             "/v1/chat/completions",
             partial(answer_chat, generator),
             "Answer a chat completion.",
             ChatAnswer,
             body=ChatBody,
-            unserved=OPENAI_UNSERVED,
-            operation=names.OPERATION_CHAT,
-            errors=OPENAI_ERRORS,
         ),
-        Endpoint(
-            "POST",
+        openai(
             "/v1/completions",
             partial(answer_completion, generator),
             "Answer a text completion.",
             CompletionAnswer,
             body=CompletionBody,
-            unserved=OPENAI_UNSERVED,
             operation=names.OPERATION_TEXT_COMPLETION,
-            errors=OPENAI_ERRORS,
         ),
-        Endpoint(
-            "POST",
+        post(
             "/v1/responses",
             partial(answer_responses, generator),
             "Answer an input.",
             ResponseObject,
             body=ResponsesBody,
             unserved=RESPONSES_UNSERVED,
-            operation=names.OPERATION_CHAT,
             errors=RESPONSES_ERRORS,
         ),
-    ]
-
-
-def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
-    return [
-        Endpoint(
-            "POST",
+        anthropic(
             "/v1/messages",
             partial(answer_messages, generator),
             "Answer a conversation.",
             MessageAnswer,
             body=MessagesBody,
             unserved=ANTHROPIC_UNSERVED,
-            operation=names.OPERATION_CHAT,
-            errors=ANTHROPIC_ERRORS,
-            request_id_header="request-id",
         ),
-        Endpoint(
-            "POST",
+        anthropic(
             "/v1/messages/count_tokens",
             partial(answer_count_tokens, generator),
             "Answer with the number of a conversation's tokens.",
@@ -114,17 +99,14 @@ def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
             body=ConversationBody,
             unserved=COUNT_UNSERVED,
             operation=names.OPERATION_TOKENIZE,
-            errors=ANTHROPIC_ERRORS,
-            request_id_header="request-id",
         ),
     ]
 
 
-def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
-    """Return what has no API of its own."""
+def _own_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
+    post = partial(Endpoint, "POST")
     return [
-        Endpoint(
-            "POST",
+        post(
             "/tokenize",
             partial(answer_tokenize, generator),
             "Answer with the tokens of a text or a conversation.",
@@ -133,8 +115,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             unserved=TOKENIZE_UNSERVED,
             operation=names.OPERATION_TOKENIZE,
         ),
-        Endpoint(
-            "POST",
+        post(
             "/detokenize",
             partial(answer_detokenize, generator),
             "Answer with the text of tokens.",
@@ -142,8 +123,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             body=DetokenizeBody,
             operation=names.OPERATION_DETOKENIZE,
         ),
-        Endpoint(
-            "POST",
+        post(
             "/bench/chat/completions",
             partial(bench.answer_bench, generator),
             "Answer a chat completion for measurements: cold caches, exactly `max_tokens` tokens, and its figures.",
