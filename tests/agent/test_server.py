@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.programs import Lines, program, run
-from baton.agent.server import AgentServicer, worker_command, worker_environment
+from baton.agent import server
+from baton.agent.model_workers import MakeWorker, ModelWorkers
+from baton.agent.server import AgentServicer, _run_models, further_worker, worker_command, worker_environment
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import Supervisor
 from baton.config.settings import load_settings
@@ -58,6 +62,51 @@ def test_the_worker_gets_its_address_and_the_further_flags() -> None:
 
     assert command[-4:] == ["--engine", "mlx", "--model-dir", "/a b"]
     assert command[2:8] == ["baton.cli", "serve", "decode", "--host=127.0.0.1", "--port=7001", "--node-id=mac-1"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "values", "dtype"),
+    [
+        ("--dtype=bfloat16", {}, "bfloat16"),
+        ("--dtype bfloat16", {"dtype": "float32"}, "bfloat16"),
+        ("", {"dtype": "float16"}, "float16"),
+        ("", {}, "float32"),
+    ],
+)
+def test_further_workers_have_the_flags_of_the_own_one_but_for_what_is_its_own(
+    flags: str, values: dict[str, str], dtype: str
+) -> None:
+    """Its model and ports, written either way; the number format is told apart, as memory is planned by it."""
+    own = "--model-dir=/a --model-name org/a '--fast-port=8051'"
+
+    arguments, settings = further_worker(f"--engine mock {own} {flags} '--advertise-address=10.0.0.1'", values)
+
+    assert arguments == ["--engine", "mock", "--advertise-address=10.0.0.1"]
+    assert settings == {"dtype": dtype}
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", 2), ("float32", 4)])
+def test_models_of_a_pod_are_planned_with_numbers_as_its_flags_have_them(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, expected: int
+) -> None:
+    """A pod has no settings of a router; twice the weights would have it hold half as many models."""
+    told: list[int] = []
+
+    class Recorded(ModelWorkers):
+        def __init__(self, machine_id: str, make_worker: MakeWorker, parameter_bytes: int, *rest: Any) -> None:
+            super().__init__(machine_id, make_worker, parameter_bytes, *rest)
+            told.append(parameter_bytes)
+
+        async def run(self, router_address: str) -> Any:
+            """End at once."""
+
+    monkeypatch.setattr(server, "ModelWorkers", Recorded)
+    settings = AgentSettings(
+        worker_role="worker", worker_node_id="pod-1", worker_arguments=f"'--engine=mock' '--dtype={dtype}'"
+    )
+    asyncio.run(_run_models(settings, {}, "127.0.0.1:1", None))
+
+    assert told == [expected]
 
 
 def test_what_the_router_assigns_reaches_the_worker_as_its_environment() -> None:

@@ -9,6 +9,7 @@ import platform
 import shlex
 import socket
 import sys
+from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -156,32 +157,37 @@ _OWN_FLAGS = ("--model-dir", "--model-name", "--fast-port", "--metrics-port", "-
 """Of a machine's own worker, which further ones do without."""
 
 
+def further_worker(worker_arguments: str, values: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return flags and settings of further workers, by the own one's, whose flags win; settings always have `dtype`."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in _OWN_FLAGS:
+        parser.add_argument(flag)
+    parser.add_argument("--dtype", default=values.get("dtype") or os.environ.get("BATON_WORKER_DTYPE", "float32"))
+    own, flags = parser.parse_known_args(shlex.split(worker_arguments))
+    return flags, {**values, "dtype": own.dtype}
+
+
 async def _run_models(
     settings: AgentSettings, values: Mapping[str, str], router_address: str, identity: TlsIdentity | None
 ) -> None:
     """Serve further models as the router orders, until cancelled; each in a worker as the machine's own one."""
     if not router_address:
         return
-    arguments, given = [], iter(shlex.split(settings.worker_arguments))
-    for argument in given:
-        if argument.startswith(_OWN_FLAGS):
-            _ = argument if "=" in argument else next(given, "")
-            continue
-        arguments.append(argument)
+    flags, common = further_worker(settings.worker_arguments, values)
 
     def make(name: str, folder: Path, kv_bytes: int) -> StartedWorker:
         with socket.socket() as free:
             free.bind((settings.host, 0))
             port = free.getsockname()[1]
         node_id = f"{settings.node_id}{OWN}{slug_of(name, 63 - len(settings.node_id + OWN))}"
-        own = {**values, "model_dir": str(folder), "model_name": name, "planned_kv_bytes": str(kv_bytes)}
+        own = {**common, "model_dir": str(folder), "model_name": name, "planned_kv_bytes": str(kv_bytes)}
         own["drain_seconds"] = str(DRAIN_SECONDS)
         command = (sys.executable, "-m", "baton.cli", "serve", "worker", f"--host={settings.host}", f"--port={port}")
         environment = worker_environment("worker", own, identity)
-        child = ChildSpec(node_id, (*command, f"--node-id={node_id}", *arguments), environment)
+        child = ChildSpec(node_id, (*command, f"--node-id={node_id}", *flags), environment)
         return StartedWorker(child, host_port(settings.host, port), node_id)
 
-    parameter_bytes = 4 if values.get("dtype", "float32") == "float32" else 2
+    parameter_bytes = 4 if common["dtype"] == "float32" else 2
     lends_at = host_port(settings.host, settings.port) if settings.port else ""
     models = ModelWorkers(settings.node_id, make, parameter_bytes, _show, lends_at)
     await models.run(router_address)
