@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -51,7 +52,8 @@ REFUSES = "import sys; print('error: no such engine'); sys.exit(2)"
 def _folder(path: Path) -> Path:
     path.mkdir()
     (path / "config.json").write_text(json.dumps(_CONFIG))
-    (path / "model.safetensors").write_bytes(bytes(1000))
+    header = json.dumps({"w": {"dtype": "F32", "shape": [250], "data_offsets": [0, 1000]}}).encode()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(1000))
     return path
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,7 +21,7 @@ import psutil
 from baton.agent.child import STOP_GRACE_SECONDS, ChildSpec, OnLine, describe_exit
 from baton.agent.health import is_serving
 from baton.agent.supervisor import Supervisor
-from baton.capacity.reference_models import BYTES_PER_PARAMETER, shape_of_config
+from baton.capacity.reference_models import shape_of_folder
 from baton.config.container_limits import usable_memory
 from baton.discovery.watch import open_source
 from baton.errors import BatonError, ConfigurationError
@@ -69,7 +67,7 @@ class ModelWorkers:
     """The models of one machine.
 
     `machine_id`: its name. `make_worker`: says how a worker is started. `parameter_bytes`: of a weight in a worker's
-    memory; 0: as in the files. `on_line`: told of workers' output. `weight_address`: host:port where other machines
+    memory. `on_line`: told of workers' output. `weight_address`: host:port where other machines
     take models from this one, :port on the router's host; empty: none does.
     """
 
@@ -218,13 +216,9 @@ class _ModelWork:
             self._state.done_byte_count, self._state.total_byte_count = progress.done_bytes, progress.total_bytes
 
         folder = await bring_model(self._order.source, self._order.weight_addresses, tell)
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        num_bytes = num_bytes * (self._parameter_bytes or 2) // _stored_bytes(config, self._parameter_bytes or 2)
-        self._state.weight_byte_count = self._state.total_byte_count = max(1, num_bytes)
-        shape = shape_of_config(config, max(1, num_bytes))
-        kv_bytes = shape.kv_bytes_per_token * (self._parameter_bytes or 2) // BYTES_PER_PARAMETER
-        self._state.shape.CopyFrom(shape_to_proto(replace(shape, kv_bytes_per_token=kv_bytes)))
+        shape = shape_of_folder(folder, self._parameter_bytes)
+        self._state.weight_byte_count = self._state.total_byte_count = shape.weight_bytes
+        self._state.shape.CopyFrom(shape_to_proto(shape))
         self._state.stage = messages.MODEL_STAGE_STORED
         return folder
 
@@ -301,7 +295,3 @@ def _held_bytes(process_id: int) -> int:
         return int(psutil.Process(process_id).memory_info().rss) if process_id else 0
     except psutil.Error:
         return 0
-
-
-def _stored_bytes(config: dict[str, Any], default: int) -> int:
-    return {"float32": 4, "float16": 2, "bfloat16": 2}.get(str(config.get("torch_dtype", config.get("dtype"))), default)

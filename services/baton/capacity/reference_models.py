@@ -5,8 +5,12 @@ Source: the `config.json` of each model; parameters counted from the widths writ
 
 from __future__ import annotations
 
+import json
+import math
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from baton.capacity.cost import ModelShape
@@ -14,6 +18,8 @@ from baton.errors import ConfigurationError
 
 BYTES_PER_PARAMETER = 2
 """16-bit weights and cache."""
+_FLOATS = ("F64", "F32", "F16", "BF16", "F8")
+"""First letters of formats whose numbers workers hold in their own."""
 
 
 def dense_decoder(
@@ -63,6 +69,35 @@ def shape_of_config(config: Mapping[str, Any], weight_bytes: int) -> ModelShape:
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigurationError(f"config.json: {error} is needed to tell the size of the model") from error
     return replace(shape, weight_bytes=weight_bytes)
+
+
+def shape_of_folder(folder: Path, parameter_bytes: int) -> ModelShape:
+    """Return about the shape of a model as workers hold it, by config.json and the headers of its safetensors files.
+
+    `parameter_bytes`: of a number in a worker's memory. Packed numbers count as they are stored. Raises OSError,
+    and ConfigurationError if a file says nothing of the model.
+    """
+    folder = folder.expanduser()
+    try:
+        files = folder.glob("*.safetensors")
+        weight_bytes = max(1, sum(_held_bytes(file, parameter_bytes) for file in files))
+        shape = shape_of_config(json.loads((folder / "config.json").read_text("utf-8")), weight_bytes)
+    except (ValueError, LookupError, AttributeError, TypeError, struct.error) as error:
+        raise ConfigurationError(f"model {folder}: a file is damaged: {error}") from error
+    return replace(shape, kv_bytes_per_token=shape.kv_bytes_per_token * parameter_bytes // BYTES_PER_PARAMETER)
+
+
+def _held_bytes(file: Path, parameter_bytes: int) -> int:
+    with file.open("rb") as stream:
+        (num_bytes,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(min(num_bytes, file.stat().st_size)))  # any eight bytes are a length
+    return sum(
+        math.prod(each["shape"]) * parameter_bytes
+        if each["dtype"].startswith(_FLOATS)
+        else each["data_offsets"][1] - each["data_offsets"][0]
+        for name, each in header.items()
+        if name != "__metadata__"
+    )
 
 
 # Layers, sizes of hidden state and MLP, heads, KV heads, a head's size, vocabulary, longest context.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from baton.capacity.planning.search import PlanSearch
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
+from baton.kv.kv_format import KvDtype
 from baton.router.models import plan_task
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import DesiredModels
@@ -255,7 +260,7 @@ def test_what_a_change_would_come_to_is_said_before_anybody_agrees() -> None:
     cluster.supervision.want(_wanted("two", is_unloaded=True, pinned_machines=["a"]))
     loads = cluster.loads
     told = {
-        name: "\n".join(cluster.supervision.forecast(_wanted(name, **fields)))
+        name: "\n".join(asyncio.run(cluster.supervision.forecast(_wanted(name, **fields))))
         for name, fields in {
             "one": {"pinned_machines": ["b"]},
             "gone": {"is_unloaded": True},
@@ -269,6 +274,50 @@ def test_what_a_change_would_come_to_is_said_before_anybody_agrees() -> None:
     assert told["org/unseen"].startswith("the size of org/unseen is known once one machine has its files: a has most")
     cluster.step(20)
     assert cluster.loads == loads
+
+
+def test_the_event_loop_goes_on_while_somebody_asks_what_a_change_would_come_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long the search takes: here until the loop has done something else."""
+    cluster = Cluster(FakeMachine("a", 40))
+    cluster.supervision.want(_wanted())
+    cluster.step(10)
+    has_gone_on = threading.Event()
+
+    def slow(task: PlanTask) -> PlanSearch:
+        assert has_gone_on.wait(20)
+        return search(task)
+
+    search = PlanTask.search
+    monkeypatch.setattr(PlanTask, "search", slow)
+
+    async def main() -> list[str]:
+        asking = asyncio.create_task(cluster.supervision.forecast(_wanted()))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(has_gone_on.set)
+        return await asking
+
+    assert any("llama would be served by a" in line for line in asyncio.run(asyncio.wait_for(main(), 30)))
+
+
+@pytest.mark.parametrize(("dtype", "weights"), [(KvDtype.FLOAT32, "32 GB"), (KvDtype.BFLOAT16, "16 GB")])
+def test_a_folder_that_no_machine_has_yet_counts_as_nodes_would_hold_it(
+    tmp_path: Path, dtype: KvDtype, weights: str
+) -> None:
+    """By the headers of its files, which are in bfloat16."""
+    cluster = Cluster(FakeMachine("a", 80))
+    cluster.step()
+    cluster.state.register(replace(MAC, layout=replace(MAC.layout, dtype=dtype)))
+    config = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "num_hidden_layers": 32}
+    config |= {"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [8, 10**9], "data_offsets": [0, 16 * 10**9]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+
+    told = asyncio.run(cluster.supervision.forecast(DesiredModel(name="new", source=str(tmp_path))))
+
+    assert f"{weights} of weights" in "\n".join(told)
 
 
 def test_requests_for_two_models_that_share_one_place_load_each_a_bounded_number_of_times() -> None:

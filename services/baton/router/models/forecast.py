@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from baton.capacity.cost import ModelShape
 from baton.capacity.placement_table import format_seconds
-from baton.capacity.planning.search import Holders, ModelPlan, PlanSearch
-from baton.capacity.reference_models import shape_of_config
+from baton.capacity.planning.search import Holders, ModelPlan
 from baton.config.memory_budget import told
-from baton.errors import ConfigurationError
 
 _READY_BYTES_PER_SECOND = 3e8
 _READY_SECONDS = 3.0
@@ -21,16 +16,6 @@ _READY_SECONDS = 3.0
 def ready_seconds(num_bytes: int) -> float:
     """Return after what time a worker probably serves that has so many bytes to load."""
     return _READY_SECONDS + num_bytes / _READY_BYTES_PER_SECOND
-
-
-def size_of_folder(source: str) -> tuple[ModelShape, int] | None:
-    """Return about the shape and the bytes of weights of a folder; None: it is none of this machine."""
-    try:
-        folder = Path(source).expanduser()
-        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return shape_of_config(json.loads((folder / "config.json").read_text("utf-8")), num_bytes), num_bytes
-    except (OSError, ValueError, ConfigurationError):
-        return None
 
 
 def plan_lines(plan: ModelPlan | None, why: str) -> list[str]:
@@ -45,18 +30,17 @@ def plan_lines(plan: ModelPlan | None, why: str) -> list[str]:
     return [why, *held, f"{requests:.3g} requests run or wait on average, {bound:.3g} at least, whatever the plan"]
 
 
-def load_forecast(name: str, usable: Mapping[str, int], search: PlanSearch | None, today: Holders) -> Iterator[str]:
+def load_forecast(name: str, usable: Mapping[str, int], plan: ModelPlan | None, today: Holders) -> Iterator[str]:
     """Yield where a model would go, what it would take there, and what else would change.
 
-    `usable` has the bytes for models by machine, 1 or more; `search` is that of the plan with it, None: nobody knows
-    its size; `today` has the machines that hold each model.
+    `usable` has the bytes for models by machine, 1 or more; `plan` is the best one with it, None: nobody knows its
+    size; `today` has the machines that hold each model.
     """
     most = max(sorted(usable), key=usable.__getitem__)
     room = f"{most} has most room, {told(usable[most])}"
-    if search is None:
+    if plan is None:
         yield f"the size of {name} is known once one machine has its files: {room}, and would get them first"
         return
-    plan = search.best()
     wanted, option = next(each for each in zip(plan.wanted, plan.options, strict=True) if each[0].name == name)
     size = f"{told(wanted.weight_bytes)} of weights, {told(wanted.fixed_bytes - wanted.weight_bytes)} of workspace"
     if not plan.holders[name]:

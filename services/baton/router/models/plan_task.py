@@ -40,6 +40,7 @@ class PlanFinder:
     """Finds the plans of one task after the other."""
 
     def __init__(self) -> None:
+        self._forecasting = asyncio.Lock()
         self._task: PlanTask | None = None
         self._found: tuple[ModelPlan, ModelPlan | None] | None = None
         self.pause_seconds = 0.0
@@ -53,6 +54,11 @@ class PlanFinder:
             self._task, self._found = task, await asyncio.to_thread(_plans, task)
             self.pause_seconds = (time.perf_counter() - began) * (1 / _MOST_SHARE - 1)
         return self._found
+
+    async def forecast(self, task: PlanTask) -> ModelPlan:
+        """Return the best plan for what somebody only asks about; one search after the other."""
+        async with self._forecasting:
+            return await asyncio.to_thread(lambda: task.search().best())
 
 
 def _plans(task: PlanTask) -> tuple[ModelPlan, ModelPlan | None]:

@@ -49,7 +49,7 @@ class ModelServicer(service.ModelServiceServicer):
         wanted, forecast = self._changed(request), list[str]()
         if request.is_dry_run:
             check_desired(wanted)
-            forecast = self._supervision.forecast(wanted)
+            forecast = await self._supervision.forecast(wanted)
         elif request.WhichOneof("change") != "use":
             self._supervision.want(wanted)
         return messages.ChangeModelResponse(model=self._supervision.state_of(wanted.name), forecast=forecast)

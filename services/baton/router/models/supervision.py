@@ -8,19 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.hardware import PRESETS
 from baton.capacity.planning.pricing import Demand, Machine, WantedModel
 from baton.capacity.planning.search import Holders, ModelPlan
+from baton.capacity.reference_models import shape_of_folder
 from baton.capacity.snapshot import Link
 from baton.config.memory_budget import told
-from baton.errors import SupersededError
+from baton.errors import ConfigurationError, SupersededError
 from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
-from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds, size_of_folder
+from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds
 from baton.router.models.moves import Steadiness, next_change
 from baton.router.models.plan_task import PlanFinder, PlanTask, are_alike
 from baton.router.models.turns import Turns
@@ -238,9 +240,9 @@ class ModelSupervision:
             rank=int(model.is_on_demand),
         )
 
-    def forecast(self, model: DesiredModel) -> list[str]:
+    async def forecast(self, model: DesiredModel) -> list[str]:
         """Return what it would come to if a model were wanted as it says, in lines for people; nothing changes."""
-        name, machines, search = model.name, self._machines(), None
+        name, machines, plan = model.name, self._machines(), None
         if model.is_unloaded:
             held = [(machine, each.held_byte_count) for machine, each in self._by_machine(name) if each.held_byte_count]
             sizes = ", ".join(f"{told(num_bytes)} on {machine}" for machine, num_bytes in held)
@@ -248,12 +250,20 @@ class ModelSupervision:
         if not machines:
             return ["no machine with an agent is there"]
         known = next((each for each in self._reports(name) if each.HasField("shape")), None)
-        if size := (self._shape(known), known.weight_byte_count) if known else size_of_folder(model.source):
+        if shape := self._shape(known) if known else await self._shape_here(model.source):
+            size = shape, known.weight_byte_count if known else shape.weight_bytes
             wanted = [*(each for each in self._wanted() if each.name != name), self._wanted_model(model, *size)]
-            search = PlanTask(tuple(machines), tuple(wanted), self._links(), {}).search()
+            plan = await self._finder.forecast(PlanTask(tuple(machines), tuple(wanted), self._links(), {}))
         usable = {each.machine_id: each.usable_bytes for each in machines}
         until = [f"{name} would only be stored until a request for it comes; then:"] if model.is_on_demand else []
-        return [*until, *load_forecast(name, usable, search, self._holders(_HELD))]
+        return [*until, *load_forecast(name, usable, plan, self._holders(_HELD))]
+
+    async def _shape_here(self, source: str) -> ModelShape | None:
+        """Return the shape of a folder's model in the widest numbers of a node; None: it is none of this machine."""
+        parameter_bytes = max((node.description.layout.dtype.num_bytes for node in self._state.nodes), default=4)
+        with suppress(OSError, ConfigurationError):
+            return await asyncio.to_thread(shape_of_folder, Path(source), parameter_bytes)
+        return None
 
     def _machines(self) -> list[Machine]:
         return [
