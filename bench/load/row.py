@@ -47,6 +47,12 @@ MAX_TTFT_RATIO = 1.5
 MIN_SHARE_OF_BEST = 0.97
 """Of the best deployment under the same load, that one which may choose shall have."""
 _DECIMALS = 5
+_TOLD = (
+    *("deployment", "rate", "num_output_tokens", "time_scale", "host_cpu_share", "throughput_ratio"),
+    *("requests_per_second", "num_failed", "ttft_mean_seconds", "queue_seconds", "tpot_mean_seconds"),
+    *("tpot_p99_ratio", "tpot_p99_by_batch", "itl_max_seconds", "e2e_mean_seconds", "failures"),
+)
+"""What a file has of a row by the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,30 +201,15 @@ class Row:
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it: numbers in the nodes' seconds, samples in the run's."""
         return {
-            "deployment": self.deployment,
-            "rate": self.rate,
-            "num_output_tokens": self.num_output_tokens,
-            "time_scale": self.time_scale,
+            **{name: getattr(self, name) for name in _TOLD},
             "utilisation": asdict(self.utilisation),
-            "host_cpu_share": self.host_cpu_share,
             "is_host_busy": self.is_busy,
-            "throughput_ratio": self.throughput_ratio,
-            "requests_per_second": self.requests_per_second,
-            "num_failed": self.num_failed,
-            "ttft_mean_seconds": self.ttft_mean_seconds,
             "ttft_alone_seconds": self.alone.ttft_seconds / self.time_scale,
-            "queue_seconds": self.queue_seconds,
             "mean_queue_seconds": self.mean_queue_seconds if self.utilisation.prefill < 1 else None,
-            "tpot_mean_seconds": self.tpot_mean_seconds,
-            "tpot_p99_ratio": self.tpot_p99_ratio,
-            "tpot_p99_by_batch": self.tpot_p99_by_batch,
             "tpot_alone_seconds": self.alone.tpot_seconds / self.time_scale,
-            "itl_max_seconds": self.itl_max_seconds,
-            "e2e_mean_seconds": self.e2e_mean_seconds,
             "e2e": _distribution(self),
             "prefill_nodes": dict(Counter(sample.prefill_node for sample in self.done)),
             "decode_nodes": dict(Counter(sample.decode_node for sample in self.done)),
-            "failures": self.failures,
             "errors": dict(Counter(sample.error for sample in chain(*self.runs) if sample.error)),
             "samples": [[_sample(sample) for sample in run] for run in self.runs],
         }

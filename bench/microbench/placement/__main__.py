@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench.client.metrics import percentile
 from bench.microbench.placement.loaded_router import LoadedRouter
 from bench.results_file import describe_machine, write_results
 
@@ -64,17 +65,12 @@ def table_of(rows: Sequence[Row]) -> Table:
             str(row.num_nodes),
             row.cluster,
             f"{1000 * statistics.median(row.decision_seconds):.3f}",
-            f"{1000 * p99(row.decision_seconds):.3f}",
+            f"{1000 * percentile(sorted(row.decision_seconds), 99):.3f}",
             f"{1000 * statistics.mean(row.decision_seconds):.3f}",
             f"{1000 * statistics.mean(row.report_seconds):.4f}" if row.report_seconds else "",
             reference,
         )
     return table
-
-
-def p99(seconds: Sequence[float]) -> float:
-    """Return what 99 of 100 do not exceed."""
-    return sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -172,7 +172,8 @@ def others_table(record: PlacementRecord) -> Table:
         candidate = candidate_from_proto(message)
         if candidate.estimate is not None:
             total = candidate.estimate.total_seconds
-            dearer = _signed(total - best.total_seconds)
+            gap = total - best.total_seconds
+            dearer = f"{'-' if gap < 0 else ''}{format_seconds(abs(gap))}"
             table.add_row(_where(candidate), format_seconds(total), dearer, _mostly(candidate.estimate, best))
     return table
 
@@ -302,10 +303,6 @@ def _ratio(measured_seconds: float, estimated_seconds: float) -> str:
         return "-"
     ratio = measured_seconds / estimated_seconds
     return f"{ratio:.2f}" if 0.01 <= ratio < 100 else "< 0.01" if ratio < 1 else "> 100"
-
-
-def _signed(seconds: float) -> str:
-    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
 
 
 def _mostly(estimate: CostEstimate, best: CostEstimate) -> str:

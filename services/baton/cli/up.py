@@ -275,7 +275,8 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(f"open [bold]{site.url}/ui[/] in a browser,", highlight=False)
-    console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{_nodes_line(router)}[/] shows what the router knows.")
+    nodes_line = "baton nodes" if router == DEFAULT_ROUTER else f"baton nodes --router {router}"
+    console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{nodes_line}[/] shows what the router knows.")
     console.print("Ctrl-C stops everything.\n")
     if started.is_lan:
         missing = "where it has --api-keys-file, --https-cert-file and --https-key-file; as it is, only here"
@@ -338,10 +339,6 @@ def _given(**clients: str) -> Mapping[str, str]:
 def _chat_line(site: LocalCluster) -> str:
     trust = f"SSL_CERT_FILE={shlex.quote(site.https_cert_file)} " if site.https_cert_file else ""
     return "baton chat" if site.url == DEFAULT_URL else f"{trust}baton chat --url {site.url}"
-
-
-def _nodes_line(router: str) -> str:
-    return "baton nodes" if router == DEFAULT_ROUTER else f"baton nodes --router {router}"
 
 
 def _find_model(model: str) -> Path:

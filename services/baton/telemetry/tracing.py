@@ -115,7 +115,9 @@ def configure_tracing(service_name: str) -> None:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=service_resource(service_name), span_limits=_span_limits())
+    max_events = None if "OTEL_SPAN_EVENT_COUNT_LIMIT" in os.environ else _MAX_SPAN_EVENTS
+    limits = SpanLimits(max_events=max_events)
+    provider = TracerProvider(resource=service_resource(service_name), span_limits=limits)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     log.info("tracing_on service=%s", service_name)
@@ -146,11 +148,6 @@ def service_resource(service_name: str) -> Resource:
     own = Resource(given, detected.schema_url or names.SCHEMA_URL)
     has_name = not str(detected.attributes.get(names.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN)
     return own.merge(detected) if has_name else detected.merge(own)
-
-
-def _span_limits() -> SpanLimits:
-    """Return limits that hold two events per layer and chunk of a long prompt; OpenTelemetry's own default is 128."""
-    return SpanLimits(max_events=None if "OTEL_SPAN_EVENT_COUNT_LIMIT" in os.environ else _MAX_SPAN_EVENTS)
 
 
 def current_context() -> dict[str, str]:

@@ -126,11 +126,9 @@ class CallGrammar:
             )
             if tool.is_strict:
                 tool = replace(tool, parameters=closed(tool.parameters))
-            arguments = self._arguments(tool) if tool.is_strict or not is_loose else self._any_arguments()
+            any_arguments = "any_tag*" if self._notation.arguments == "tags" else _json_rule(_ANY_OBJECT)
+            arguments = self._arguments(tool) if tool.is_strict or not is_loose else any_arguments
             yield f"call_{index}: {begin} {arguments} {end}"
-
-    def _any_arguments(self) -> str:
-        return "any_tag*" if self._notation.arguments == "tags" else _json_rule(_ANY_OBJECT)
 
     def _arguments(self, tool: Tool) -> str:
         if self._notation.arguments == "json":

@@ -25,7 +25,7 @@ def test_the_table_and_the_file_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of unlike and of equal nodes."""
-    rows = {nodes: Row(nodes, "unlike, loaded", [0.001] * 99 + [0.002], [1e-5], [0.1]) for nodes in (2, 16)}
+    rows = {nodes: Row(nodes, "unlike, loaded", [0.001] * 98 + [0.002] * 2, [1e-5], [0.1]) for nodes in (2, 16)}
     monkeypatch.setattr(microbench, "measure", lambda num_nodes, *_arguments, **_named: rows[num_nodes])
     out = tmp_path / "placement.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.functional import pad
 from baton.engine.runners.base import ModelInfo
 from baton.errors import ConfigurationError
 
-_TIMEOUT_SECONDS = 120.0
+_TIMEOUT = timedelta(seconds=120)
 
 
 class ProcessRanks:
@@ -27,10 +28,8 @@ class ProcessRanks:
         self.size = size
         self._device = device
         store = distributed.FileStore(str(meeting_point), size)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=_timeout(), **_bound_to(device)
-        )
+        backend, bound = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT, **bound)
 
     def take_share(self, model: Any) -> None:
         """Leave this rank its share of a model."""
@@ -63,16 +62,6 @@ class ProcessRanks:
     def close(self) -> None:
         """Leave the group."""
         distributed.destroy_process_group()
-
-
-def _timeout() -> object:
-    from datetime import timedelta
-
-    return timedelta(seconds=_TIMEOUT_SECONDS)
-
-
-def _bound_to(device: torch.device) -> dict[str, torch.device]:
-    return {"device_id": device} if device.type == "cuda" else {}
 
 
 def check_divisible(info: ModelInfo, size: int) -> None:
