@@ -1,4 +1,7 @@
-"""Models on demand beside others: loaded once by a hundred first requests, gone with their memory, and taking turns."""
+"""Models on demand beside others: loaded once by a hundred first requests, gone with their memory, and taking turns.
+
+BATON_LIFECYCLE_OUT names a file for the numbers.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ import pytest
 
 from baton.cli.local.ports import free_ports
 from baton.demo import checkpoint_dir
+from bench.results_file import describe_machine, write_results
 from order import RUNS_ALL
 
 pytestmark = pytest.mark.skipif(not RUNS_ALL, reason="a sample of it is simulated: run `make matrix`")
@@ -31,6 +35,7 @@ NUM_FIRST = 100
 TURN_SECONDS = 8
 TRACE_SECONDS = 90.0
 LIMIT_SECONDS = 300.0
+OUT = os.environ.get("BATON_LIFECYCLE_OUT", "")
 NODES = '[[node]]\nrole = "worker"\nengine = "mock"\nmock_step_seconds = 0.002\n'
 
 
@@ -91,11 +96,25 @@ class RunningUp:
         return None
 
 
+def _rounded(seconds: list[float]) -> list[float]:
+    return [round(each, 3) for each in seconds]
+
+
 def _wait(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + LIMIT_SECONDS
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[dict[str, object]]:
+    """Keep what the tests measure."""
+    found: dict[str, object] = {}
+    yield found
+    if OUT:
+        command = "BATON_MATRIX=1 pytest tests/system/models/test_lifecycle.py"
+        write_results(Path(OUT), {"machine": describe_machine(), "command": command, **found})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +131,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
         running.process.wait(LIMIT_SECONDS)
 
 
-def test_a_hundred_first_requests_load_a_third_model_once_and_its_memory_comes_back(up: RunningUp) -> None:
+def test_a_hundred_first_requests_load_a_third_model_once_and_its_memory_comes_back(
+    up: RunningUp, numbers: dict[str, object]
+) -> None:
     """All are answered in the end, the other two all the while; unloaded, no process of it is left."""
     source = str(up.log.parent / "second")
     assert up.ask("/v1/models/load", {"model": "second", "source": source})[0] == 200
@@ -130,6 +151,12 @@ def test_a_hundred_first_requests_load_a_third_model_once_and_its_memory_comes_b
     _wait(lambda: up.worker_of("third") is None)
     more = psutil.virtual_memory().available - before
     print(f"{held_bytes / 1e6:.0f} MB were held; {more / 1e6:.0f} MB more are free")
+    numbers |= {
+        "first_requests": NUM_FIRST,
+        "loads_by_first_requests": up.loads_of("third"),
+        "first_waits": _rounded(waited),
+    }
+    numbers |= {"held_bytes": held_bytes, "bytes_free_again": more}
 
     assert len(waited) == NUM_FIRST
     assert [each.result() for each in others] == [200, 200]
@@ -158,18 +185,26 @@ def sharing(up: RunningUp) -> RunningUp:
     return up
 
 
-def test_an_alternating_trace_loads_each_of_two_models_once_a_turn(sharing: RunningUp) -> None:
+def test_an_alternating_trace_loads_each_of_two_models_once_a_turn(
+    sharing: RunningUp, numbers: dict[str, object]
+) -> None:
     """Every request is answered in the end, whichever model it is for."""
     began, waited = time.monotonic(), []
     while time.monotonic() - began < TRACE_SECONDS:
         waited += [sharing.complete_in_the_end(name) for name in ("left", "right")]
     seconds, loads = time.monotonic() - began, sharing.loads_of("left", "right")
     print(f"{len(waited)} requests in turns, {seconds:.0f} s: {loads} loads, longest wait {max(waited):.1f} s")
+    numbers |= {
+        "turn_seconds": TURN_SECONDS,
+        "trace_seconds": round(seconds, 1),
+        "trace_loads": loads,
+        "trace_waits": _rounded(waited),
+    }
 
     assert 2 <= loads <= seconds / TURN_SECONDS + 2
 
 
-def test_a_hot_model_delays_a_cold_one_by_its_turn_at_most(sharing: RunningUp) -> None:
+def test_a_hot_model_delays_a_cold_one_by_its_turn_at_most(sharing: RunningUp, numbers: dict[str, object]) -> None:
     """Eight clients never cease to ask for one; somebody asks for the other now and then."""
     is_over = threading.Event()
     hot: list[float] = []
@@ -194,6 +229,7 @@ def test_a_hot_model_delays_a_cold_one_by_its_turn_at_most(sharing: RunningUp) -
     print(
         f"hot: {len(hot)} requests; cold waited {', '.join(f'{each:.1f}' for each in cold)} s, without it {alone:.1f} s"
     )
+    numbers |= {"hot_requests": len(hot), "cold_waits": _rounded(cold), "cold_wait_without_hot": round(alone, 3)}
 
     assert len(hot) > 100
     assert max(cold) < alone + TURN_SECONDS + 2.0
