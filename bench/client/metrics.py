@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
@@ -157,31 +159,12 @@ def summarize(samples: Sequence[RequestSample], service_level: ServiceLevel | No
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:
-    """Return mean, percentiles and maximum; None without values."""
+    """Return mean, percentiles (interpolated linearly between the nearest ranks) and maximum; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
-    return Distribution(
-        count=len(ordered),
-        mean=sum(ordered) / len(ordered),
-        p50=percentile(ordered, 50),
-        p90=percentile(ordered, 90),
-        p95=percentile(ordered, 95),
-        p99=percentile(ordered, 99),
-        max=ordered[-1],
-    )
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return a percentile by linear interpolation between the two nearest ranks.
-
-    `ordered` has 1 value or more, ascending; `percent` is 0 to 100. Source: R. Hyndman and Y. Fan, "Sample quantiles in
-    statistical packages", 1996, definition 7.
-    """
-    rank = (len(ordered) - 1) * percent / 100
-    below = int(rank)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+    p50, p90, p95, p99 = np.percentile(ordered, (50, 90, 95, 99)).tolist()
+    return Distribution(len(ordered), sum(ordered) / len(ordered), p50, p90, p95, p99, max=ordered[-1])
 
 
 def in_flight(samples: Iterable[RequestSample]) -> list[tuple[float, int]]:

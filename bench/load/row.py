@@ -9,7 +9,9 @@ from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
-from bench.client.metrics import RequestSample, distribution, percentile
+import numpy as np
+
+from bench.client.metrics import RequestSample, distribution
 from bench.host_cpu import BUSY_SHARE
 from bench.node_rates import Utilisation
 
@@ -158,14 +160,14 @@ class Row:
     @property
     def tpot_p99_ratio(self) -> float:
         """Return the 99th percentile of the time per output token over that of a request alone."""
-        tpots = sorted(self._tpots)
-        return percentile(tpots, 99) / self.alone.tpot_seconds if tpots and self.alone.tpot_seconds > 0 else 0.0
+        tpots, alone = self._tpots, self.alone.tpot_seconds
+        return float(np.percentile(tpots, 99)) / alone if tpots and alone > 0 else 0.0
 
     @property
     def tpot_p99_by_batch(self) -> float:
         """Return what of `tpot_p99_ratio` follows by formula from the requests that decoded at the same time."""
-        beside = sorted(chain.from_iterable(_num_beside([s for s in run if s.is_ok]) for run in self.runs))
-        return 1 + self.growth * percentile(beside, 99) if beside else 0.0
+        beside = list(chain.from_iterable(_num_beside([s for s in run if s.is_ok]) for run in self.runs))
+        return 1 + self.growth * float(np.percentile(beside, 99)) if beside else 0.0
 
     @property
     def itl_max_seconds(self) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.client.metrics import ServiceLevel, percentile
+import numpy as np
+
+from bench.client.metrics import ServiceLevel
 from bench.overload.drive import Drive, Sample
 
 KEPT_SHARE = 0.9
@@ -148,8 +150,8 @@ def faults(rows: Sequence[Row], policy: str) -> list[str]:
 
 def quantile(values: Iterable[float | None], share: float) -> float | None:
     """Return a quantile of what is there, interpolated linearly between the nearest ranks; None of nothing."""
-    ordered = sorted(value for value in values if value is not None)
-    return percentile(ordered, 100 * share) if ordered else None
+    known = [value for value in values if value is not None]
+    return float(np.quantile(known, share)) if known else None
 
 
 def _rounded(value: float | None) -> float | None:

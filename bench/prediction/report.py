@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
-from bench.client.metrics import percentile
+import numpy as np
+
 from bench.host_cpu import BUSY_SHARE
 from bench.prediction.regret import Regret, regrets
 from bench.prediction.sample import Sample
@@ -52,8 +54,7 @@ class Spread:
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Return the percentiles of values; None without any."""
-    ordered = sorted(values)
-    return Spread(len(ordered), *(percentile(ordered, percent) for percent in (10, 50, 90))) if ordered else None
+    return Spread(len(values), *np.percentile(values, (10, 50, 90)).tolist()) if values else None
 
 
 def ratio(measured: float, estimated: float, floor_seconds: float = FLOOR_SECONDS) -> float:
@@ -98,7 +99,7 @@ def identical_spreads(samples: Sequence[Sample]) -> dict[str, Spread]:
     for term in LIMITS:
         pairs = [(sample, sample.terms[term][0]) for sample in samples if term in sample.terms]
         if pairs:
-            middle = percentile(sorted(seconds for _, seconds in pairs), 50)
+            middle = median(seconds for _, seconds in pairs)
             values = spread([ratio(seconds, middle, floor_seconds(sample, term)) for sample, seconds in pairs])
             assert values is not None
             found[term] = values
@@ -173,7 +174,7 @@ class LoadReport:
         """Return the numbers as text; times in the nodes' seconds."""
         unlike = Counter(sample.error for sample in self.samples if sample.error)
         busy = ", HOST BUSY" if self.host_cpu_share > BUSY_SHARE else ""
-        worst = percentile(sorted(each.chosen_seconds / each.best_seconds - 1 for each in self.regrets) or [0.0], 90)
+        worst = np.percentile([each.chosen_seconds / each.best_seconds - 1 for each in self.regrets] or [0.0], 90)
         head = (
             f"{100 * self.load:.0f} % of capacity, {self.per_second:.2f}/s, {len(self.samples)} requests,"
             f" CPU {100 * self.host_cpu_share:.0f} %{busy}: TTFT mean {self.ttft_mean_seconds:.3f} s,"

@@ -52,7 +52,7 @@ def test_events_move_blocks() -> None:
     assert not index.apply(publishers["a"], "a", 0, removed=[HASHES[1]], stored=[HASHES[2]])
 
     assert index.longest_prefixes(HASHES) == {"a": 1}
-    assert index.num_blocks == 2
+    assert len(index._holders) == 2
 
 
 def test_a_block_removed_and_stored_in_one_batch_is_held() -> None:
@@ -158,7 +158,7 @@ def test_a_forgotten_node_leaves_nothing_behind() -> None:
     index.forget(publishers["a"], "a")
 
     assert index.longest_prefixes(HASHES) == {"b": 1}
-    assert (index.num_nodes, index.num_blocks) == (1, 1)
+    assert (len(index._nodes), len(index._holders)) == (1, 1)
 
 
 def test_blocks_below_a_device_go_on_where_it_ends() -> None:
@@ -293,7 +293,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.index.longest_prefixes(HASHES) == naive(blocks, HASHES)
         held = {node_id: known.held(HASHES) for node_id, known in self.known.items()}
         assert self.index.held_prefixes(HASHES) == {node_id: each for node_id, each in held.items() if any(each)}
-        assert self.index.num_blocks == len(set().union(*blocks.values()))
+        assert len(self.index._holders) == len(set().union(*blocks.values()))
         lower = [hashes for known in self.known.values() for hashes in known.lower.values()]
         assert self.index.num_entries == sum(map(len, [*blocks.values(), *lower]))
 

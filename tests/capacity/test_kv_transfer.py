@@ -108,11 +108,12 @@ def test_no_plan_is_worse_than_one_frame_or_single_layers(
     num_groups = math.ceil(num_layers / plan.layers_per_frame)
 
     assert 1 <= plan.layers_per_frame <= num_layers
-    assert plan.start_seconds <= (compute + cost.exposed_seconds(num_own, compute, send)) * (1 + 1e-9)
+    overhead = cost.FRAME_OVERHEAD_SECONDS
+    assert plan.start_seconds <= cost.pipeline_seconds(num_own, compute, send + num_own * overhead) * (1 + 1e-9)
     if num_groups > 1:
-        assert send >= num_passes * num_groups * cost.FRAME_OVERHEAD_SECONDS
-    elif send >= num_own * num_layers * cost.FRAME_OVERHEAD_SECONDS:
-        assert plan.start_seconds <= compute + cost.exposed_seconds(num_own * num_layers, compute, send) + 1e-9
+        assert send >= num_passes * num_groups * overhead
+    elif send >= (num_least := num_own * num_layers) * overhead:
+        assert plan.start_seconds <= cost.pipeline_seconds(num_least, compute, send + num_least * overhead) + 1e-9
 
 
 @given(st.integers(1, 100_000), st.integers(1, 128), st.sampled_from([300, 512, 4096, 65536]), SECONDS, SECONDS)

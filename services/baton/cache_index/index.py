@@ -65,16 +65,6 @@ class CacheIndex:
         self._nodes: dict[str, _NodeBlocks] = {}
         self._num_publishers = 0
 
-    @property
-    def num_blocks(self) -> int:
-        """Return the number of distinct blocks on devices."""
-        return len(self._holders)
-
-    @property
-    def num_nodes(self) -> int:
-        """Return the number of nodes."""
-        return len(self._nodes)
-
     def open_publisher(self) -> int:
         """Return a number for a stream."""
         self._num_publishers += 1

@@ -216,12 +216,6 @@ def pipeline_seconds(num_groups: int, compute_seconds: float, send_seconds: floa
     return compute + (num_groups - 1) * max(compute, send) + send
 
 
-def exposed_seconds(num_groups: int, compute_seconds: float, send_seconds: float) -> float:
-    """Return the part of a transfer that remains after the computation has ended; frames' fixed cost is part of it."""
-    sending = send_seconds + num_groups * FRAME_OVERHEAD_SECONDS
-    return pipeline_seconds(num_groups, compute_seconds, sending) - compute_seconds
-
-
 @dataclass(frozen=True, slots=True)
 class PromptQueue:
     """What is left of each prompt of a node, in seconds of its computation.

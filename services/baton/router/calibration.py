@@ -50,7 +50,6 @@ class RatioAverage:
         self._updated_at_seconds = 0.0
         self._num_far = 0  # outcomes of late that all lie as far off, to one side: that of the sign
         self._far = 0.0
-        self.num_outcomes = 0
 
     def add(self, ratio: float, now_seconds: float) -> None:
         """Take one outcome: measured / estimated, both without correction; above 0."""
@@ -62,7 +61,6 @@ class RatioAverage:
         self._variance += WEIGHT * (min(error**2, math.log(MAX_FACTOR) ** 2) - self._variance)
         self._log_factor = max(-math.log(MAX_FACTOR), min(math.log(MAX_FACTOR), current + move))
         self._updated_at_seconds = now_seconds
-        self.num_outcomes += 1
 
     def _follow(self, error: float) -> int:
         """Return how many outcomes right before lie as far off, to the same side, 3 at most."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy
 import pytest
 
-from bench.client.metrics import ServiceLevel, distribution, in_flight, percentile, summarize
+from bench.client.metrics import ServiceLevel, distribution, in_flight, summarize
 from tests.bench.samples import sample
 
 
@@ -72,12 +71,13 @@ def test_lateness_is_sending_behind_schedule() -> None:
     assert summary.ttft_seconds.mean == 1.0
 
 
-def test_percentiles_are_those_of_numpy() -> None:
-    """Linear interpolation, numpy's default."""
-    ordered = sorted([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
+def test_percentiles_lie_between_the_nearest_ranks() -> None:
+    """In proportion: of five values rank 0.9 * 4 = 3.6 is 0.6 of the way from the fourth to the fifth."""
+    found = distribution([5.0, 1.0, 3.0, 2.0, 14.0])
 
-    for percent in (0, 1, 50, 90, 95, 99, 100):
-        assert percentile(ordered, percent) == pytest.approx(float(numpy.percentile(ordered, percent)))
+    assert found is not None
+    assert (found.p50, found.max, found.mean) == (3.0, 14.0, 5.0)
+    assert [found.p90, found.p95, found.p99] == pytest.approx([10.4, 12.2, 13.64])
 
 
 def test_a_distribution_of_nothing_is_none() -> None:
