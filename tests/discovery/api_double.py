@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from baton.discovery.api_server import ApiServer
+from kubernetes.client import Configuration
+
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
 
@@ -106,7 +107,7 @@ class ApiDouble:
 
     def api(self) -> KubernetesEndpointApi:
         """Return a client of this server."""
-        return KubernetesEndpointApi(TARGET, lambda: ApiServer(f"http://127.0.0.1:{self.port}", "mine"))
+        return KubernetesEndpointApi(Configuration(host=f"http://127.0.0.1:{self.port}"), TARGET)
 
     async def _tell(self, kind: str, document: dict[str, Any]) -> None:
         async with self._changed:

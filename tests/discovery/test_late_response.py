@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
+
+kubernetes = pytest.importorskip("kubernetes.client")
 
 TIMEOUT_SECONDS = 30.0
 
@@ -21,13 +22,8 @@ class Response:
     def __init__(self) -> None:
         self.closed = threading.Event()
 
-    def fileno(self) -> int:
-        """Return that of no connection."""
-        return -1
-
-    def read(self) -> bytes:
-        """Return nothing of use to who has gone."""
-        return b""
+    def shutdown(self) -> None:
+        """Nobody reads it."""
 
     def close(self) -> None:
         """Take note."""
@@ -37,9 +33,7 @@ class Response:
 @pytest.mark.parametrize("call", ["watch", "list"])
 def test_a_response_that_comes_after_its_caller_has_gone_is_closed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its socket would stay until the garbage collector comes; the event loop of a watch may have ended by then."""
-    api = KubernetesEndpointApi(
-        ServiceTarget("decode", "default", "8010"), lambda: ApiServer("http://127.0.0.1:1", "mine")
-    )
+    api = KubernetesEndpointApi(kubernetes.Configuration(), ServiceTarget("decode", "default", 8010))
     is_asked, may_answer, response = threading.Event(), threading.Event(), Response()
 
     def answer(*_arguments: Any, **_options: Any) -> Response:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from urllib.parse import parse_qsl, urlsplit
+from pathlib import Path
 
 import pytest
+from kubernetes.config import incluster_config
 
-from baton.discovery.api_server import ApiServer
-from baton.discovery.endpoints import FixedTarget, ServiceTarget, WatchError, parse_target
-from baton.discovery.kubernetes_api import KubernetesEndpointApi
+from baton.discovery import kubernetes_api
+from baton.discovery.endpoints import FixedTarget, ServiceTarget, parse_target
 from baton.discovery.watch import open_source
 from baton.errors import ConfigurationError
-from http_double import Answer, Request, serving
-
-_PATH = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices"
-_SELECTOR = "kubernetes.io/service-name=router"
 
 
 @pytest.mark.parametrize(
@@ -49,46 +44,21 @@ def test_outside_of_a_pod_a_service_cannot_be_followed(monkeypatch: pytest.Monke
         open_source("kubernetes://router:grpc")
 
 
-def test_inside_a_pod_its_account_and_namespace_are_taken() -> None:
-    """The token as it is when something is asked, for Kubernetes replaces it."""
-    tokens = iter(["at first", "at the list", "at the watch"])
-    asked: list[Request] = []
+def test_inside_a_pod_its_account_and_namespace_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Kubernetes gives a pod the server's address by variables, and token, CA and namespace by files."""
+    for name, content in {"token": "secret-token", "ca.crt": "a certificate", "namespace": "llm\n"}.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(kubernetes_api, "_NAMESPACE_FILE", tmp_path / "namespace")
+    seen: list[tuple[object, ServiceTarget]] = []
+    monkeypatch.setattr(kubernetes_api, "KubernetesEndpointApi", lambda *arguments: seen.append(arguments))
 
-    def answer(request: Request) -> Answer:
-        asked.append(request)
-        return Answer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+    kubernetes_api.in_cluster_api(ServiceTarget("router", "", "grpc"))
 
-    with serving(answer) as url:
-        target = ServiceTarget("router", "", "grpc")
-        api = KubernetesEndpointApi(target, lambda: ApiServer(url, next(tokens), namespace="llm"))
-        listing = asyncio.run(api.list_slices())
-        with pytest.raises(StopAsyncIteration):  # a line that does not end is none
-            asyncio.run(anext(api.watch_slices(listing.resource_version, 30.0)))
-
-    assert [request.headers["Authorization"] for request in asked] == ["Bearer at the list", "Bearer at the watch"]
-    assert [urlsplit(request.path).path for request in asked] == [_PATH, _PATH]
-    assert [dict(parse_qsl(urlsplit(request.path).query)) for request in asked] == [
-        {"labelSelector": _SELECTOR},
-        {
-            "labelSelector": _SELECTOR,
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": "7",
-            "timeoutSeconds": "30",
-        },
-    ]
-
-
-def test_an_account_that_goes_away_is_a_failure_of_discovery() -> None:
-    """Which is tried again, as one of the API server's is."""
-    servers = iter([ApiServer("http://127.0.0.1:1", "mine", namespace="llm")])
-
-    def server() -> ApiServer:
-        for each in servers:
-            return each
-        raise ConfigurationError("asking Kubernetes needs a pod with an account")
-
-    api = KubernetesEndpointApi(ServiceTarget("router", "", "grpc"), server)
-
-    with pytest.raises(WatchError, match="needs a pod with an account"):
-        asyncio.run(api.list_slices())
+    ((configuration, target),) = seen
+    assert configuration.host == "https://10.96.0.1:443"  # type: ignore[attr-defined]
+    assert "secret-token" in str(configuration.api_key)  # type: ignore[attr-defined]
+    assert target == ServiceTarget("router", "llm", "grpc")

@@ -22,11 +22,12 @@ def test_code_of_models_stays_only_where_a_framework_can_run_it(tmp_path: Path, 
     for name in (
         "pip/main.py",
         "grpc/__pycache__/a.pyc",
-        "hf_xet/__init__.py",
-        "huggingface_hub/hub.py",
+        "kubernetes/aio/client.py",
+        "kubernetes/client/api.py",
         "transformers/models/llama/modeling_llama.py",
         "transformers/models/llama/tokenization_llama.py",
         "transformers/models/auto/modeling_auto.py",
+        "yarl/__init__.py",
         *(["torch/__init__.py"] if has_torch else []),
     ):
         path = tmp_path / name
@@ -37,7 +38,7 @@ def test_code_of_models_stays_only_where_a_framework_can_run_it(tmp_path: Path, 
 
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.py*")}
     expected = {
-        "huggingface_hub/hub.py",
+        "kubernetes/client/api.py",
         "transformers/models/llama/tokenization_llama.py",
         "transformers/models/auto/modeling_auto.py",
     }
@@ -46,7 +47,7 @@ def test_code_of_models_stays_only_where_a_framework_can_run_it(tmp_path: Path, 
 
 
 def test_what_is_removed_is_imported_by_nothing_that_is_used() -> None:
-    """Transformers' tokenizers load where every module that would be removed cannot be found."""
+    """Kubernetes' client and transformers' tokenizers load where every module that would be removed cannot be found."""
     (site_packages,) = {Path(folder).parent for folder in _folders_of("transformers")}
     slim = _slim()
     removed = [
@@ -63,7 +64,7 @@ def test_what_is_removed_is_imported_by_nothing_that_is_used() -> None:
         timeout=120,
     )
 
-    assert done.stdout == "TokenizersBackend\n", done.stderr
+    assert done.stdout == "DiscoveryV1Api TokenizersBackend\n", done.stderr
 
 
 _USE = """
@@ -81,8 +82,10 @@ class Removed(importlib.machinery.PathFinder):
         return super().find_spec(name, path, target)
 
 sys.meta_path[:] = [Removed if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
+from kubernetes.client import DiscoveryV1Api
+from kubernetes.config import load_incluster_config
 from transformers import AutoTokenizer
-print(type(AutoTokenizer.from_pretrained(sys.argv[1])).__name__)
+print(DiscoveryV1Api.__name__, type(AutoTokenizer.from_pretrained(sys.argv[1])).__name__)
 """
 
 

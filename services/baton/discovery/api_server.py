@@ -1,4 +1,4 @@
-"""Questions to the Kubernetes API, without its client, whose import takes seconds."""
+"""Single questions to the Kubernetes API, without its client, whose import takes seconds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from baton.errors import AuthenticationError, ConfigurationError, UnavailableError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token, namespace and the API server's authority."""
-_CONNECT_SECONDS = 5.0
 _CALL_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 NOT_FOUND, CONFLICT = 404, 409
@@ -46,38 +44,20 @@ class ApiServer:
 
     def ask(self, path: str, body: object = None, *, method: str = "") -> bytes:
         """Return what a GET, or a method with a body, answers; raise RefusedError, or UnavailableError if silent."""
-        with closing(self.open(path, body, method=method)) as answer:
-            try:
-                return answer.read()
-            except (OSError, HTTPException) as error:
-                raise UnavailableError(f"the API server's answer broke off: {error!r}") from error
-
-    def open(
-        self, path: str, body: object = None, *, method: str = "", read_seconds: float = _CALL_SECONDS
-    ) -> HTTPResponse:
-        """Return an answer, to be read and closed; raise as `ask` does. `read_seconds`: longest silence within it."""
-        url = urlsplit(self.url)
-        connection = HTTPConnection(url.netloc, timeout=_CONNECT_SECONDS)
-        if url.scheme == "https":
-            context = ssl.create_default_context(cafile=self.authorities)
-            connection = HTTPSConnection(url.netloc, timeout=_CONNECT_SECONDS, context=context)
         data = None if body is None else json.dumps(body).encode("utf-8")
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", "Connection": "close"}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = Request(f"{self.url}{path}", data, headers, method=method or None)  # noqa: S310 - of this pod's cluster, not a stranger's
         try:
-            connection.connect()
-            connection.sock.settimeout(read_seconds)
-            connection.request(method or ("GET" if data is None else "POST"), path, data, headers)
-            answer = connection.getresponse()
-        except (OSError, HTTPException) as error:
-            connection.close()
-            raise UnavailableError(f"the API server cannot be reached: {error!r}") from error
-        if connection.sock is not None:  # else the answer says that it has a connection of its own
-            connection.sock.close()  # when the answer is
-        if answer.status >= 300:
-            answer.close()
-            told = f"the API server answered {answer.status} {answer.reason} for {path.partition('?')[0]}"
-            raise RefusedError(answer.status, told)
-        return answer
+            context = ssl.create_default_context(cafile=self.authorities)
+            with urlopen(request, timeout=_CALL_SECONDS, context=context) as answer:  # noqa: S310
+                content: bytes = answer.read()
+        except HTTPError as error:
+            error.close()
+            told = f"the API server answered {error.code} {error.reason} for {path}"
+            raise RefusedError(error.code, told) from error
+        except OSError as error:
+            raise UnavailableError(f"the API server cannot be reached: {error}") from error
+        return content
 
 
 def own_api_server(account: Path = ACCOUNT) -> ApiServer:

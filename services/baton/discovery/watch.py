@@ -18,7 +18,7 @@ from baton.discovery.endpoints import (
     WatchError,
     parse_target,
 )
-from baton.discovery.kubernetes_api import KubernetesEndpointApi
+from baton.discovery.kubernetes_api import in_cluster_api
 
 log = logging.getLogger(__name__)
 
@@ -153,5 +153,5 @@ def open_source(text: str) -> AddressSource:
     """Return the source that a setting names (see `parse_target`), or raise ConfigurationError."""
     target = parse_target(text)
     if isinstance(target, ServiceTarget):
-        return EndpointWatch(KubernetesEndpointApi(target))
+        return EndpointWatch(in_cluster_api(target))
     return FixedAddresses(target.addresses)
