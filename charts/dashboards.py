@@ -100,6 +100,16 @@ OVERVIEW = Dashboard(
             ],
             width=16,
         ),
+        Panel(
+            "By model",
+            "Choices in work, those that wait included.",
+            [
+                Query(
+                    f"sum by ({label(names.GEN_AI_REQUEST_MODEL)}) ({gauge(names.GATEWAY_MODEL_REQUESTS)})",
+                    legend(names.GEN_AI_REQUEST_MODEL),
+                )
+            ],
+        ),
     ),
 )
 PLACEMENT = Dashboard(
