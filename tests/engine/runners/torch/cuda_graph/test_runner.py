@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +16,11 @@ from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import Span
 from baton.engine.runners.drawing import NOT_FINITE, Draws, draw_tokens
 from baton.engine.runners.torch.cuda_graph.buffers import RowTables
-from baton.engine.runners.torch.cuda_graph.capture import padded_batch
+from baton.engine.runners.torch.cuda_graph.capture import CapturedSteps, DecodeBatch, padded_batch
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner, DevicePass
 from baton.engine.runners.torch.loader import load_torch_runner
 from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from checkpoints import CHECKPOINT_NAMES, VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
@@ -213,6 +217,31 @@ def test_blocks_that_a_failed_pass_could_not_name_are_named_by_the_next(monkeypa
         output += runner.launch([span]).tokens()
 
     assert output == expected
+
+
+def test_what_a_captured_step_reads_outlives_its_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph knows addresses alone: all that a step's attention is told lies in the runner's buffers or its pool."""
+    runner = static_runner("llama")
+    told: list[torch.Tensor] = []
+
+    def replay(steps: CapturedSteps, step: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        return SimpleNamespace(replay=step), step()
+
+    def paged(batch: DecodeBatch, *arguments: Any) -> PagedQueries:
+        queries = described(batch, *arguments)
+        told.extend((queries.tables, queries.first_rows, queries.tile_sequences, queries.tile_first_queries))
+        return queries
+
+    described = DecodeBatch.paged
+    monkeypatch.setattr(CapturedSteps, "_capture", replay)
+    monkeypatch.setattr(DecodeBatch, "paged", paged)
+    steps = CapturedSteps(runner._model, runner._buffers, runner._pool, runner._ops)
+    with runner._ops.at_work():
+        steps.prepare(2, is_drawn=False)
+    buffers = runner._buffers
+    owned = {each.untyped_storage().data_ptr() for each in (buffers.tables, buffers.rows, buffers.zeros)}
+
+    assert {each.untyped_storage().data_ptr() for each in told} == owned
 
 
 def test_padded_batches_are_few_and_near() -> None:

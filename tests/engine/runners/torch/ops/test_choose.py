@@ -49,3 +49,17 @@ def test_other_devices_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "IS_INTERPRETED", True)
 
     assert type(choose_ops(CPU, torch.float32)) is TritonOps
+
+
+def test_cuda_multiplies_float32_as_such() -> None:
+    """Rotary angles are products of positions: in TF32, which some images make the default, they would be wrong."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = True
+    try:
+        CudaOps(torch.device("cuda"))
+
+        assert not products.allow_tf32
+        assert not convolutions.allow_tf32
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before

@@ -34,12 +34,12 @@ class Field(IntEnum):
 
 
 class DecodeBuffers:
-    """The tensors that captured steps read and write.
+    """The tensors that captured steps read and write; a graph knows addresses alone, so they live as long as it.
 
     `fields`: see `Field`: [num_fields, max_rows], int64. Steps write what the next one feeds. `tables`: blocks of each
     row: [max_rows, max_blocks], int32. `chosen`: token that the last step chose in each row, `NOT_FINITE` included:
     [max_rows], int64. `history`: tokens chosen by each step of the launch: [max_steps, max_rows], int64. `step_index`:
-    steps of the launch that are done: [1], int64.
+    steps of the launch that are done: [1], int64. `rows`: [max_rows + 1] from 0 on, `zeros`: [max_rows], int32.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class DecodeBuffers:
         self.chosen = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self.history = torch.zeros(max_steps, max_rows, dtype=torch.int64, device=device)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=device)
+        self.rows = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
+        self.zeros = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._device = device
         self.load(self.idle_fields(1), TableChanges([], []))
 

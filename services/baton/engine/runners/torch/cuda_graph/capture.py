@@ -127,18 +127,15 @@ class CapturedSteps(DecodeSteps):
     @contextmanager
     def _idle(self) -> Iterator[None]:
         """Let no row have a sequence while steps run for their own sake."""
-        saved = [tensor.clone() for tensor in self._state]
-        self._buffers.tables.fill_(self._pool.num_blocks - 1)
+        buffers = self._buffers
+        state = (buffers.tables, buffers.fields, buffers.chosen, buffers.history, buffers.step_index)
+        saved = [tensor.clone() for tensor in state]
+        buffers.tables.fill_(self._pool.num_blocks - 1)
         try:
             yield
         finally:
-            for tensor, before in zip(self._state, saved, strict=True):
+            for tensor, before in zip(state, saved, strict=True):
                 tensor.copy_(before)
-
-    @property
-    def _state(self) -> list[torch.Tensor]:
-        buffers = self._buffers
-        return [buffers.tables, buffers.fields, buffers.chosen, buffers.history, buffers.step_index]
 
 
 class DecodeBatch:
@@ -160,10 +157,6 @@ class DecodeBatch:
         self.pool = pool
         self.num_rows = num_rows
         self._buffers = buffers
-        device = buffers.fields.device
-        self._rows = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
-        self._zeros = torch.zeros(num_rows, dtype=torch.int32, device=device)
-        self._begin()
 
     @property
     def num_logits(self) -> int:
@@ -185,7 +178,7 @@ class DecodeBatch:
 
     def last_rows(self) -> torch.Tensor:
         """Return all rows: [num_rows]."""
-        return self._rows[:-1].long()
+        return self._buffers.rows[: self.num_rows].long()
 
     def paged(
         self,
@@ -196,9 +189,10 @@ class DecodeBatch:
     ) -> PagedQueries:
         """Return the description of the rows' queries."""
         tiles: Tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=1)
-        tables = self._buffers.tables[: self.num_rows]
+        buffers, num_rows = self._buffers, self.num_rows
+        rows, tables = buffers.rows[: num_rows + 1], buffers.tables[:num_rows]
         max_end = tables.shape[1] * self.pool.block_tokens
-        return PagedQueries(tables, self._ends, self._rows, self._rows[:-1], self._zeros, tiles, max_end)
+        return PagedQueries(tables, self._ends, rows, rows[:-1], buffers.zeros[:num_rows], tiles, max_end)
 
     def _begin(self) -> None:
         """Derive what all layers need."""

@@ -106,8 +106,8 @@ class CudaGraphRunner(TorchRunner):
         if draws is None:
             chosen = self._ops.most_probable(logits)
         else:
-            temperatures, uniforms = (torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
-            chosen = self._ops.drawn(logits, temperatures.to(self.device), uniforms.to(self.device))
+            sent = (torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
+            chosen = self._ops.drawn(logits, *(upload(values, self.device, torch.float64) for values in sent))
         return DevicePass(chosen[None], chosen, range(len(chosen)), logits, self._ops, self._kv_copies)
 
     def _decode(

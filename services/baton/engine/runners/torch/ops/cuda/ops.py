@@ -53,10 +53,14 @@ class TritonOps(DeviceOps):
 
 
 class CudaOps(TritonOps):
-    """Operations of a GPU, which the host does not wait for."""
+    """Operations of a GPU, which the host does not wait for; float32 is multiplied as such in the whole process."""
 
     can_capture = True
     _int4_form = CudaInt4Product
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # else positions lose 13 bits
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
