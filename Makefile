@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Tests start hundreds of processes and rewrite every assertion: they keep bytecode, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help up wheel test check matrix clients kubernetes lint fmt protos public-api chart lock notice audit clean
+.PHONY: help up wheel test check matrix gpu clients kubernetes lint fmt protos public-api chart lock notice audit clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -42,6 +42,9 @@ matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try
 		tests/attacks tests/exactness tests/mutants tests/system/histories tests/system/kv tests/system/kv_faults \
 		tests/system/test_exactness.py tests/system/test_worker_role.py tests/system/faults/test_hangs.py \
 		tests/system/joining tests/system/load/test_two_models.py $(TEST)
+
+gpu: $(STAMP) ## Run the engine on this machine's CUDA GPU: kernels, tokens, copies, processes, a soak (TEST='-k soak')
+	@$(BIN)/python -m pytest --numprocesses=6 tests/gpu $(TEST)
 
 clients: $(STAMP) ## Run clients from their registries, unmodified, and write the table (TEST='-k langchain' for some)
 	@BATON_CLIENTS=1 $(BIN)/python -m pytest --verbose tests/clients $(TEST)

@@ -247,8 +247,19 @@ def reference_generate(folder: Path, prompt_ids: list[int], num_tokens: int, *, 
 def reference_logits(folder: Path, token_ids: list[int], *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return the logits at every position by transformers: [num_tokens, vocabulary_size], float32."""
     with torch.inference_mode():
-        logits: torch.Tensor = _reference_model(folder, dtype)(torch.tensor([token_ids])).logits[0].float()
-    return logits
+        prompt = torch.tensor([token_ids], device=_reference_device)
+        logits: torch.Tensor = _reference_model(folder, dtype)(prompt).logits[0].float()
+    return logits.cpu()
+
+
+_reference_device = torch.device("cpu")
+
+
+def compute_references_on(device: torch.device) -> None:
+    """Have transformers compute on a device from now on."""
+    global _reference_device
+    _reference_device = device
+    _reference_model.cache_clear()
 
 
 def _config_of(name: CheckpointName) -> Any:
@@ -570,7 +581,7 @@ def _reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
         options = {"dtype": torch.float64, "experts_implementation": "eager"}
     model = _class_for("text_config" in config).from_pretrained(folder, local_files_only=True, **options).eval()
     model.generation_config.eos_token_id = None
-    return model
+    return model.to(_reference_device)
 
 
 @cache
@@ -589,7 +600,7 @@ def _take_agreed(folder: Path, prompt_ids: list[int], known: list[int], guess: S
 
 
 def _generate(folder: Path, prompt_ids: list[int], num_tokens: int) -> list[int]:
-    prompt = torch.tensor([prompt_ids])
+    prompt = torch.tensor([prompt_ids], device=_reference_device)
     with torch.inference_mode():
         output = _reference_model(folder).generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=num_tokens, do_sample=False

@@ -41,6 +41,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/gpu/"):
+                return nodeid  # kernels are compiled test by test
             return unit_of(config.rootpath / nodeid.partition("::")[0])
 
     return Scheduling(config, log)

@@ -6,7 +6,7 @@ import ast
 
 from house.repository import GENERATED, PACKAGE, ROOT, TESTS, sources
 
-_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes", "clients", "attacks", "mutants"}
+_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes", "clients", "attacks", "mutants", "gpu"}
 """Test folders that mirror no package: the repository, equality with transformers, processes, Kubernetes, clients, what
 an audit did to a deployment, mistakes that tests must catch."""
 
