@@ -10,7 +10,9 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ NEIGHBOURS = [
     Ask(tuple((7 * index + 5 * place) % 500 + 3 for place in range(40)), 60, 0.0, index) for index in range(6)
 ]
 POISON = [*TRIGGER, 17, 18, 19]
+_NUM_AT_ONCE = 12
 
 pytestmark = full
 
@@ -42,8 +45,8 @@ def _cluster(fault: str) -> Iterator[Cluster]:
             yield cluster
 
 
-def _send(cluster: Cluster, num_tokens: int = 20) -> tuple[int, Any]:
-    body = {"model": MODEL_NAME, "prompt": POISON, "temperature": 0, "max_tokens": num_tokens}
+def _send(cluster: Cluster, *tail: int) -> tuple[int, Any]:
+    body = {"model": MODEL_NAME, "prompt": [*POISON, *tail], "temperature": 0, "max_tokens": 20}
     with closing(http.client.HTTPConnection(*cluster.http_address, timeout=60)) as connection:
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -80,12 +83,15 @@ def test_poison_is_refused_after_two_and_no_neighbour_notices(fault: str, num_de
 
 
 def test_nan_of_one_node_is_computed_on_another() -> None:
-    """The client sees the answer; the second look at it comes from a cache that the sick node had no part in."""
-    with _cluster("spoil@decode-0") as cluster:
-        for _ in range(6):
-            status, body = _send(cluster)
-            assert status == 200
-            assert body["baton"]["decode_node"] != "decode-0"
+    """The client sees the answer; the second look at it comes from a cache that the sick node had no part in.
+
+    So many come at once that the sick node has some, also where its measured rates are the worst of the three.
+    """
+    with _cluster("spoil@decode-0") as cluster, ThreadPoolExecutor(_NUM_AT_ONCE) as threads:
+        for _ in range(2):
+            for status, body in threads.map(partial(_send, cluster), range(20, 20 + _NUM_AT_ONCE)):
+                assert status == 200
+                assert body["baton"]["decode_node"] != "decode-0"
         assert "NON_FINITE_LOGITS" in cluster.log_files["gateway"].read_text()
 
 
