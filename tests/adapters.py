@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from checkpoints import CheckpointName, checkpoint
+from checkpoints import CheckpointName, checkpoint, reference_device
 
 SEPARATE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FUSED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
@@ -61,14 +61,15 @@ def make_adapter(family: CheckpointName, seed: int, targets: Sequence[str], **op
 
 def adapted_argmax(family: CheckpointName, adapter: Path | None, token_ids: Sequence[int]) -> list[int]:
     """Return the most probable token after every position, by transformers and PEFT in float32."""
-    model = _reference(family)
+    model = _reference(family).to(reference_device())
+    tokens_fed = torch.tensor([token_ids], device=reference_device())
     with torch.inference_mode():
         if adapter is None:
             with model.disable_adapter():
-                logits = model(torch.tensor([token_ids])).logits
+                logits = model(tokens_fed).logits
         else:
             _use(model, adapter)
-            logits = model(torch.tensor([token_ids])).logits
+            logits = model(tokens_fed).logits
     tokens: list[int] = logits[0].argmax(-1).tolist()
     return tokens
 
@@ -101,7 +102,7 @@ def _use(model: Any, adapter: Path) -> None:
         if name not in model.peft_config:
             model.load_adapter(str(adapter), name)
         model.set_adapter(name)
-    model.eval()
+    model.eval().to(reference_device())
 
 
 def _model(folder: Path) -> Any:

@@ -255,6 +255,11 @@ def reference_logits(folder: Path, token_ids: list[int], *, dtype: torch.dtype =
 _reference_device = torch.device("cpu")
 
 
+def reference_device() -> torch.device:
+    """Return where transformers computes."""
+    return _reference_device
+
+
 def compute_references_on(device: torch.device) -> None:
     """Have transformers compute on a device from now on."""
     global _reference_device

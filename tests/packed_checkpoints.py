@@ -62,7 +62,7 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
         (folder / "model.safetensors.index.json").unlink()
     else:
         save_config(config | overrides, folder / "config.json")
-    return _with_tokenizer(source, folder)
+    return with_tokenizer(source, folder)
 
 
 def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> Path:
@@ -101,7 +101,7 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
         tensors[name.replace("switch_glu.gate_proj.weight", "gate_up_proj")] = torch.cat([tensors.pop(name), others], 1)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
-    return _with_tokenizer(packed, folder)
+    return with_tokenizer(packed, folder)
 
 
 _OFFSET_NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
@@ -118,7 +118,7 @@ def micro(name: CheckpointName, mode: str, folder: Path) -> Path:
     model, config = quantize_model(model, config, group_size=None, bits=None, mode=mode)
     save_model(folder, model)
     save_config(config, folder / "config.json")
-    return _with_tokenizer(checkpoint(name), folder)
+    return with_tokenizer(checkpoint(name), folder)
 
 
 def openai_mxfp4(name: CheckpointName, folder: Path, unpacked: Path) -> None:
@@ -146,7 +146,7 @@ def openai_mxfp4(name: CheckpointName, folder: Path, unpacked: Path) -> None:
         )
         told = config | ({"quantization_config": {"quant_method": "mxfp4"}} if content is packed else {})
         (place / "config.json").write_text(json.dumps(told))
-        _with_tokenizer(source, place)
+        with_tokenizer(source, place)
 
 
 def openai_q8(folder: Path) -> Path:
@@ -161,7 +161,7 @@ def openai_q8(folder: Path) -> Path:
     modules = [name.removesuffix(".biases") for name in load_file(folder / "model.safetensors") if ".biases" in name]
     told = {"group_size": 32, "bits": 4, "mode": "mxfp4"} | dict.fromkeys(modules, wide)
     save_config(config | {"quantization": told, "quantization_config": told}, folder / "config.json")
-    return _with_tokenizer(source, folder)
+    return with_tokenizer(source, folder)
 
 
 def unpacked_openai_q8(packed: Path, folder: Path) -> Path:
@@ -196,7 +196,7 @@ def hub_format(name: CheckpointName, method: str, folder: Path, unpacked: Path) 
         save_file(content, place / "model.safetensors", {"format": "pt"})
         told = config | ({"quantization_config": _CONFIGS[method]} if content is packed else {})
         (place / "config.json").write_text(json.dumps(told))
-        _with_tokenizer(source, place)
+        with_tokenizer(source, place)
 
 
 Parts = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -342,7 +342,8 @@ def _in_names_of_hub(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]
     return {f"{block}experts.{expert}.{rest}": part.clone() for expert, part in enumerate(tensor)}
 
 
-def _with_tokenizer(source: Path, folder: Path) -> Path:
+def with_tokenizer(source: Path, folder: Path) -> Path:
+    """Copy what a folder has beside weights and configuration; return the folder."""
     for file in (*source.glob("tokenizer*"), *source.glob("generation_config.json"), *source.glob("chat_template*")):
         copy(file, folder)
     return folder

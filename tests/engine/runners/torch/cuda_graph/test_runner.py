@@ -110,6 +110,16 @@ def test_logits_of_a_decode_pass_are_those_of_a_packed_one() -> None:
     np.testing.assert_array_equal(launched.logits().argmax(), launched.tokens())
 
 
+def test_a_chunk_that_wants_no_logits_has_none() -> None:
+    """As a prompt's chunks do whose layers are handed over: their tokens are chosen on the host, from no rows."""
+    runner = static_runner("llama")
+
+    launched = runner.launch([Span(PROMPTS[0], 0, TABLES[0], needs_logits=False)])
+
+    assert launched.logits().rows().shape == (0, VOCABULARY_SIZE)
+    assert launched.tokens() == launched.logits().argmax() == []
+
+
 def test_drawn_tokens_are_those_that_the_host_draws() -> None:
     """By temperature, over several steps, every token is the one that `draw_tokens` takes from the same logits."""
     runner = static_runner("llama")

@@ -199,7 +199,7 @@ class DevicePass:
         """Return the logits of the only step; a step that was replayed has them until the next pass is launched."""
         self._wait()
         assert self._logits is not None, "logits are gone: another pass has been launched"
-        rows = torch.tensor(list(self.device_rows), device=self._logits.device)
+        rows = upload(self.device_rows, self._logits.device, torch.int64)
         return TorchLogits(self._logits[rows], self._ops)
 
     def _wait(self) -> None:
