@@ -35,7 +35,7 @@ def needs_cuda(weight_dtype: WeightDtype) -> None:
         pytest.skip("torch multiplies fp8 on CUDA only")
 
 
-@pytest.mark.parametrize(("name", "kind"), FORMATS, ids="-".join)
+@pytest.mark.parametrize(("name", "kind"), FORMATS, ids=[f"{name}-{kind}" for name, kind in FORMATS])
 def test_packed_weights_give_the_tokens_of_the_same_unpacked(name: CheckpointName, kind: str) -> None:
     """Captured where it can be, ragged prompts together, and again over what is cached."""
     packed, unpacked = folders(name, kind)
@@ -91,7 +91,7 @@ def test_a_rounded_model_decodes_by_graphs(weight_dtype: WeightDtype, dtype: tor
     packed = rounded.forward(step).rows()
     captured = rounded.launch(step).logits().rows()
 
-    assert abs(captured - packed).max() <= 0.05 * abs(packed).max()
+    assert ((captured - packed) ** 2).sum() ** 0.5 < 0.15 * (packed**2).sum() ** 0.5  # bfloat16, sharpened weights
     assert ((logits[0] - logits[1]) ** 2).sum() ** 0.5 < (logits[0] ** 2).sum() ** 0.5
     for runner in (exact, rounded):
         runner.close()
