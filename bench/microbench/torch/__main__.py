@@ -101,7 +101,8 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Line]:
 
 
 def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
-    runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), sizes.context + 1024)
+    max_context = sizes.context + (sizes.num_launches + 4) * 8  # batches of 256 just fit an H100
+    runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), max_context)
     for batch_size in sizes.batch_sizes:
         for num_steps in (1, runner.max_launch_steps):
             seconds = decode_seconds(

@@ -207,6 +207,11 @@ class PackedBatch:
 def store(batch: RowBatch, layer: int, kv: KeysValues) -> None:
     """Write K and V of all rows of a batch into their blocks, and hand them to the spans' sinks."""
     batch.pool.write_slots(layer, batch.slots(), kv)
+    hand_over(batch, layer, kv)
+
+
+def hand_over(batch: RowBatch, layer: int, kv: KeysValues) -> None:
+    """Give the spans' sinks K and V of all rows of a batch: at once, or as soon as the device has copied them."""
     for span, segment in zip(batch.spans, batch.segments, strict=True):
         if span.layer_sink is not None:
             rows = slice(segment.first_row, segment.first_row + segment.num_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -81,6 +81,20 @@ class Alone:
 _ALONE = Alone()
 
 
+class Stream(NamedTuple):
+    """What flows from layer to layer, [num_rows, hidden_size]; the last sum is left to who normalises it."""
+
+    hidden: torch.Tensor
+    delta: torch.Tensor | None = None
+    """What is still to be added; None: nothing."""
+
+    def normalised(self, ops: DeviceOps, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sum, and the same normalised and scaled."""
+        if self.delta is None:
+            return self.hidden, ops.normalise(self.hidden, norm)
+        return ops.add_and_normalise(self.hidden, self.delta, norm)
+
+
 class LlamaModel:
     """A model in Baton's own code, with the weights and the rotary embedding of transformers' model.
 
@@ -130,12 +144,13 @@ class LlamaModel:
         hidden = self._embed(batch.token_ids()[0])
         rotation = self._rotation(hidden, batch.positions())
         if self._decode_step is not None and self._decode_step.serves(batch):
-            hidden = self._decode_step(hidden, rotation, batch)
+            normalised = self._ops.normalise(self._decode_step(hidden, rotation, batch), self._norm)
         else:
+            stream = Stream(hidden)
             for layer in self._layers[:-1]:
-                hidden = layer(hidden, rotation, batch)
-            hidden = self._layers[-1].last(hidden, rotation, batch)
-        logits = self._ranks.join(self._head(self._ops.normalise(hidden, self._norm)))
+                stream = layer(stream, rotation, batch)
+            _, normalised = self._layers[-1].last(stream, rotation, batch).normalised(self._ops, self._norm)
+        logits = self._ranks.join(self._head(normalised))
         return logits[:, : self._num_tokens]
 
     def memory(self) -> list[MemoryRange]:
@@ -188,35 +203,35 @@ class LlamaLayer:
             num_query_heads=attention.q_proj.out_features // head_dim,
         )
 
-    def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: RowBatch) -> torch.Tensor:
-        """Return [num_rows, hidden_size] of the same."""
-        query = self._project(hidden, rotation, batch)
+    def __call__(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> Stream:
+        """Return the stream behind the layer."""
+        hidden, query = self._project(stream, rotation, batch)
         attended = self._ops.attend(batch, batch.segments, self._index, query, self.parts.attention)
         return self._finish(hidden, attended, batch.adapted)
 
-    def last(self, hidden: torch.Tensor, rotation: Rotation, batch: RowBatch) -> torch.Tensor:
+    def last(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> Stream:
         """Return the rows whose logits are wanted; of the others only K and V are computed."""
         if batch.num_logits == batch.num_rows:
-            return self(hidden, rotation, batch)
-        query = self._project(hidden, rotation, batch)
+            return self(stream, rotation, batch)
+        hidden, query = self._project(stream, rotation, batch)
         if not batch.last_segments:
-            return hidden[:0]
+            return Stream(hidden[:0])
         rows = batch.last_rows()
         attended = self._ops.attend(batch, batch.last_segments, self._index, query[:, rows], self.parts.attention)
         return self._finish(hidden[rows], attended, batch.last_adapted)
 
-    def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: RowBatch) -> torch.Tensor:
-        """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
-        normalised = self._ops.normalise(hidden, self.parts.norms[0])
+    def _project(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write K and V into their blocks; return the hidden rows and the queries [num_query_heads, rows, head_dim]."""
+        hidden, normalised = stream.normalised(self._ops, self.parts.norms[0])
         heads = self._qkv(normalised, batch.adapted).view(hidden.shape[0], -1, self._head_dim)
-        return self._ops.rotate_and_store(heads, rotation, self.parts.head_norms, batch, self._index)
+        return hidden, self._ops.rotate_and_store(heads, rotation, self.parts.head_norms, batch, self._index)
 
-    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> torch.Tensor:
+    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> Stream:
         rows = attended.transpose(0, 1).reshape(hidden.shape[0], -1)
         delta = self._ranks.sum(self._output(rows, adapted))
         hidden, normalised = self._ops.add_and_normalise(hidden, delta, self.parts.norms[1])
         activated = self._ops.gate(self._gate_up(normalised, adapted))
-        return hidden + self._ranks.sum(self._down(activated, adapted))
+        return Stream(hidden, self._ranks.sum(self._down(activated, adapted)))
 
 
 class AdaptedProduct:

@@ -24,7 +24,7 @@ from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tile
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.pool import KeysValues
 from bench.microbench.torch.shapes import Shape, random_runner
-from engine.runners.torch.ops.cuda.elementwise_cases import between_errors
+from engine.runners.torch.ops.cuda.elementwise_cases import between_errors, num_drawn_otherwise
 
 TINY_WITH_NORMS = Shape("tiny-qwen3", Qwen3Config, 2, 64, 96, 4, 2, 16, 512, is_tied=True)
 
@@ -212,6 +212,7 @@ if __name__ == "__main__":
     answer = {
         "attention": kernel_errors(CASES, drawn),
         "between": between[0] | between[1],
+        "drawn": [num_drawn_otherwise(drawn, dtype) for dtype in (torch.float32, torch.float16)],
         "model": model_errors(drawn),
     }
     print(json.dumps(answer))

@@ -17,7 +17,7 @@ from baton.engine.runners.torch.ops.eager.attention import attend_causally
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
 from baton.engine.runners.torch.ops.pool import KeysValues
 from engine.runners.torch.ops.cuda import kernel_cases
-from engine.runners.torch.ops.cuda.elementwise_cases import between_errors
+from engine.runners.torch.ops.cuda.elementwise_cases import between_errors, num_drawn_otherwise
 from engine.runners.torch.ops.cuda.kernel_cases import CASES, inputs_of, served_cases
 
 _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
@@ -59,6 +59,13 @@ def test_kernels_between_products_compute_what_float64_does() -> None:
         assert error <= (2e-6 if ", float32," in name else 3e-3), name
 
 
+def test_tokens_are_drawn_as_the_host_draws_them() -> None:
+    """Tokens that may not come, rows that are not finite, temperature 0 and both ends of the unit interval."""
+    pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
+
+    assert kernel_errors()["drawn"] == [0, 0]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
 @pytest.mark.parametrize("dtype", _MAX_GPU_ERROR)
 def test_kernels_compute_what_float64_does_on_a_gpu(dtype: torch.dtype) -> None:
@@ -68,6 +75,7 @@ def test_kernels_compute_what_float64_does_on_a_gpu(dtype: torch.dtype) -> None:
 
     errors = kernel_cases.kernel_errors(chosen, seed, device="cuda")
     errors |= between_errors(seed, dtype, device="cuda", size=4096)
+    errors["drawn"] = num_drawn_otherwise(seed, dtype, device="cuda", size=151_936)
 
     assert {name: error for name, error in errors.items() if error > _MAX_GPU_ERROR[dtype]} == {}
 

@@ -51,8 +51,20 @@ OTHERS = (
 SHAPES = COMMON + OTHERS if os.environ.get("BATON_KERNELS") == "all" else COMMON
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 _FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums")
-_BETWEEN_POINTERS = ("heads", "cosines", "signed_sines", "query_norm", "key_norm", "queries", "gate_up", "hidden")
+_BETWEEN_POINTERS = (
+    "heads",
+    "cosines",
+    "signed_sines",
+    "query_norm",
+    "key_norm",
+    "queries",
+    "gate_up",
+    "hidden",
+    "copies",
+)
 _SUM_POINTERS = ("delta", "weight", "total", "normalised")
+_LONG_POINTERS = ("slots", "best", "chosen")
+_DOUBLE_POINTERS = ("temperatures", "uniforms", "sums")
 _INT_POINTERS = ("tables", "ends", "first_rows", "tile_sequences", "tile_first_queries")
 _ALIGNED = ("query_row_stride", "query_head_stride", "key_head_stride", "value_head_stride")
 
@@ -63,15 +75,16 @@ def compiled(kernel: Any, constants: dict[str, object], dtype: torch.dtype, tile
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    pointers = {"query", "keys", "values", "output", "sinks", "slots", *_FLOAT_POINTERS, *_INT_POINTERS}
-    pointers |= {*_BETWEEN_POINTERS, *_SUM_POINTERS}
+    pointers = {"query", "keys", "values", "output", "sinks", "logits", *_FLOAT_POINTERS, *_INT_POINTERS}
+    pointers |= {*_BETWEEN_POINTERS, *_SUM_POINTERS, *_LONG_POINTERS, *_DOUBLE_POINTERS}
     signature = dict.fromkeys(names, "i32") | {name: _TYPES[dtype] for name in names if name in pointers}
     signature |= {name: "*fp32" for name in names if name in _FLOAT_POINTERS}
     signature |= {name: "*i32" for name in names if name in _INT_POINTERS}
     signature |= dict.fromkeys(constants, "constexpr") | {
         name: "fp32" for name in names if name in ("scaling", "epsilon")
     }
-    signature |= {name: "*i64" for name in names if name == "slots"}
+    signature |= {name: "*i64" for name in names if name in _LONG_POINTERS}
+    signature |= {name: "*fp64" for name in names if name in _DOUBLE_POINTERS}
     attributes = {
         (index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers | {*_ALIGNED}
     }
@@ -139,7 +152,7 @@ def test_joining_splits_compiles_for_hopper_without_spills(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "constants", "num_warps"),
     [
-        ("rotate_and_store", {"NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEAD_DIM": 128, "PADDED_DIM": 128}, 1),
+        ("rotate_and_store", {"NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEAD_DIM": 128, "PADDED_DIM": 128}, 4),
         ("gate", {"SIZE": 14_336, "BLOCK": 1024}, 4),
         ("add_and_normalise", {"SIZE": 8192, "PADDED_SIZE": 8192}, 8),
     ],
@@ -150,10 +163,23 @@ def test_what_lies_between_products_compiles_for_hopper_without_spills(
     """In the sizes of 8B to 70B models, heads normalised as Qwen3's are."""
     from baton.engine.runners.torch.ops.cuda import elementwise_kernel
 
-    constants |= {"HAS_NORMS": True} if name == "rotate_and_store" else {}
+    constants |= {"HAS_NORMS": True, "IS_COPIED": True, "TILE_ROWS": 8} if name == "rotate_and_store" else {}
 
     binary = compiled(
         getattr(elementwise_kernel, name), constants, torch.bfloat16, Tiles(1, 16, 16, num_warps, 1), tmp_path
     )
+
+    assert spilled_bytes(binary, tmp_path) == 0
+
+
+@pytest.mark.parametrize("name", ["sum_chunks", "pick_tokens"])
+def test_drawing_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> None:
+    """In float64, from the vocabulary of Qwen3."""
+    from baton.engine.runners.torch.ops.cuda import drawing_kernel
+
+    constants = {"SIZE": 151_936, "NUM_CHUNKS": 75, "CHUNK": 2048}
+    constants |= {"PADDED_CHUNKS": 128} if name == "pick_tokens" else {}
+
+    binary = compiled(getattr(drawing_kernel, name), constants, torch.bfloat16, Tiles(1, 16, 16, 8, 1), tmp_path)
 
     assert spilled_bytes(binary, tmp_path) == 0

@@ -8,6 +8,8 @@ from baton.engine.runners.torch.ops.device_ops import HeadNorms
 from baton.engine.runners.torch.ops.pool import KeysValues
 
 _GATE_BLOCK = 1024
+_MANY_ROWS = 128
+"""Rows from which a program rotates several."""
 _WIDE = 4096
 """Elements of a row from which more warps share it."""
 
@@ -19,11 +21,14 @@ def rotate_and_store(
     norms: HeadNorms | None,
     slots: torch.Tensor,
     pool: KeysValues,
-) -> torch.Tensor:
-    """Normalise and rotate queries and K, write K and V into their slots, return the queries.
+    *,
+    is_copied: bool = False,
+) -> tuple[torch.Tensor, KeysValues | None]:
+    """Normalise and rotate queries and K, write K and V into their slots; return the queries, and K and V if copied.
 
     `heads` are queries, keys and values side by side, [num_rows, num_heads + 2 * num_kv_heads, head_dim]; cosines and
-    sines, the first half negated, [num_rows, 1, head_dim], all contiguous. Returns [num_rows, num_heads, head_dim].
+    sines, the first half negated, [num_rows, 1, head_dim], all contiguous. The queries are [num_rows, num_heads,
+    head_dim], K and V what was written, [num_kv_heads, num_rows, head_dim].
     """
     from baton.engine.runners.torch.ops.cuda.elementwise_kernel import rotate_and_store as kernel
 
@@ -31,19 +36,24 @@ def rotate_and_store(
     num_kv_heads = pool.keys.shape[0]
     num_heads = num_all - 2 * num_kv_heads
     queries = heads.new_empty(num_rows, num_heads, head_dim)
-    kernel[(num_rows, num_all)](
+    copies = heads.new_empty(2, num_kv_heads, num_rows, head_dim) if is_copied else queries
+    tile_rows = 8 if num_rows >= _MANY_ROWS else 1
+    kernel[(-(-num_rows // tile_rows), num_all)](
         *(heads, cosines, signed_sines),
         *((heads, heads) if norms is None else (norms.query.weight, norms.key.weight)),
-        *(slots, queries, pool.keys, pool.values),
-        *(heads.stride(0), pool.keys.stride(0), pool.values.stride(0), 0.0 if norms is None else norms.query.epsilon),
+        *(slots, queries, pool.keys, pool.values, copies),
+        *(num_rows, heads.stride(0), pool.keys.stride(0), pool.values.stride(0)),
+        0.0 if norms is None else norms.query.epsilon,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         PADDED_DIM=_power_of_two(head_dim),
         HAS_NORMS=norms is not None,
-        num_warps=1,
+        IS_COPIED=is_copied,
+        TILE_ROWS=tile_rows,
+        num_warps=4 if tile_rows > 1 else 1,
     )
-    return queries
+    return queries, KeysValues(copies[0], copies[1]) if is_copied else None
 
 
 def gate(gate_up: torch.Tensor) -> torch.Tensor:

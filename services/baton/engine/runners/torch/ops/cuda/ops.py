@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
-from baton.engine.runners.torch.batch import QuerySegment, RowBatch
+from baton.engine.runners.torch.batch import QuerySegment, RowBatch, hand_over
 from baton.engine.runners.torch.ops.cuda import elementwise
 from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
+from baton.engine.runners.torch.ops.cuda.drawing import draw
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, HostCopy, Norm, Rotation
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
@@ -32,11 +33,14 @@ class TritonOps(DeviceOps):
     def rotate_and_store(
         self, heads: torch.Tensor, rotation: Rotation, norms: HeadNorms | None, batch: RowBatch, layer: int
     ) -> torch.Tensor:
-        """See `DeviceOps`; K and V that sinks want are left to torch."""
-        if batch.has_sinks:
-            return super().rotate_and_store(heads, rotation, norms, batch, layer)
+        """See `DeviceOps`."""
         pool = batch.pool.layer(layer)
-        return elementwise.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
+        queries, written = elementwise.rotate_and_store(
+            heads, *rotation, norms, batch.slots(), pool, is_copied=batch.has_sinks
+        )
+        if written is not None:
+            hand_over(batch, layer, written)
+        return queries.transpose(0, 1)
 
     def attend(
         self,
@@ -50,6 +54,10 @@ class TritonOps(DeviceOps):
         pool = batch.pool.layer(layer)
         queries = batch.paged(segments, len(query) // len(pool.keys), query.shape[2], query.dtype)
         return attend_by_kernel(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
+
+    def drawn(self, logits: torch.Tensor, temperatures: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+        """See `DeviceOps`."""
+        return draw(logits, self.most_probable(logits), temperatures, uniforms)
 
 
 class CudaOps(TritonOps):

@@ -35,7 +35,8 @@ def attend_tile(
 
     Interval table, in positions of the sequence: its queries are [start, end); this tile's are [start + first_query,
     start + first_query + TILE_QUERIES), cut at end; keys [0, low) are outside every window of the tile and [high, end)
-    after its last query; the tiles of TILE_KEYS keys in [low, high) are shared out among the splits.
+    after its last query; the tiles of TILE_KEYS keys in [low, high) are shared out among the splits; those before
+    first_masked every query of the tile sees.
 
     Tensors:
         query: [num_rows, num_heads, HEAD_DIM], elements of a head adjacent.
@@ -68,25 +69,20 @@ def attend_tile(
     low = tl.maximum(0, start + first_query - WINDOW + 1) // TILE_KEYS * TILE_KEYS if WINDOW > 0 else 0
     num_key_tiles = tl.cdiv(high - low, TILE_KEYS)
     tiles_per_split = tl.cdiv(num_key_tiles, NUM_SPLITS)
-    first_key_tile = split * tiles_per_split
+    first_tile = split * tiles_per_split
+    end_tile = tl.minimum(num_key_tiles, first_tile + tiles_per_split)
+    num_seen_by_all = 0 if WINDOW > 0 else (start + first_query + 1) // TILE_KEYS
+    first_masked = tl.maximum(first_tile, tl.minimum(end_tile, num_seen_by_all))
     key_base, value_base = kv_head.to(tl.int64) * key_head_stride, kv_head.to(tl.int64) * value_head_stride
-    maximum, total = tl.full([TILE_ROWS], float("-inf"), tl.float32), tl.zeros([TILE_ROWS], tl.float32)
-    attended = tl.zeros([TILE_ROWS, PADDED_VALUE_DIM], tl.float32)
-    for key_tile in range(first_key_tile, tl.minimum(num_key_tiles, first_key_tile + tiles_per_split)):
-        key = low + key_tile * TILE_KEYS + tl.arange(0, TILE_KEYS)
-        is_key = key < high
-        block = tl.load(tables + sequence * table_stride + key // BLOCK_TOKENS, mask=is_key, other=0).to(tl.int64)
-        slot = block * BLOCK_TOKENS + key % BLOCK_TOKENS
-        k = tl.load(keys + (key_base + slot * HEAD_DIM)[None, :] + key_dim[:, None],
-                    mask=is_key[None, :] & (key_dim < HEAD_DIM)[:, None], other=0.0)
-        is_seen = is_row[:, None] & is_key[None, :] & (key[None, :] <= position[:, None])
-        if WINDOW > 0:
-            is_seen = is_seen & (key[None, :] > position[:, None] - WINDOW)
-        scores = _scores(q, k, is_seen, scaling, SOFT_CAP)
-        weights, shrink, maximum, total = _weigh(scores, maximum, total)
-        v = tl.load(values + (value_base + slot * VALUE_DIM)[:, None] + value_dim[None, :],
-                    mask=is_key[:, None] & (value_dim < VALUE_DIM)[None, :], other=0.0)
-        attended = tl.dot(weights.to(v.dtype), v, attended * shrink[:, None], input_precision="ieee")
+    running = (tl.zeros([TILE_ROWS, PADDED_VALUE_DIM], tl.float32),
+               tl.full([TILE_ROWS], float("-inf"), tl.float32), tl.zeros([TILE_ROWS], tl.float32))
+    source = (keys + key_base, values + value_base, tables + sequence * table_stride, low, high)
+    rows = (q, position, is_row, scaling)
+    running = _attend_keys(source, rows, running, first_tile, first_masked, HEAD_DIM, VALUE_DIM, BLOCK_TOKENS,
+                           PADDED_HEAD_DIM, PADDED_VALUE_DIM, TILE_KEYS, WINDOW, SOFT_CAP, False)
+    running = _attend_keys(source, rows, running, first_masked, end_tile, HEAD_DIM, VALUE_DIM, BLOCK_TOKENS,
+                           PADDED_HEAD_DIM, PADDED_VALUE_DIM, TILE_KEYS, WINDOW, SOFT_CAP, True)
+    attended, maximum, total = running
 
     is_output = is_row[:, None] & (value_dim < VALUE_DIM)[None, :]
     if NUM_SPLITS == 1:
@@ -129,13 +125,65 @@ def join_splits(
 # fmt: on
 
 
+# fmt: off
 @triton.jit
-def _scores(q, k, is_seen, scaling, SOFT_CAP: tl.constexpr):
-    """Return scores in powers of 2, -inf where a query does not see a key: [TILE_ROWS, TILE_KEYS], float32."""
-    scores = tl.dot(q, k, input_precision="ieee") * scaling
+def _attend_keys(
+    source, rows, running, first_tile, end_tile,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    PADDED_HEAD_DIM: tl.constexpr, PADDED_VALUE_DIM: tl.constexpr, TILE_KEYS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, IS_MASKED: tl.constexpr
+):
+    """Attend to the tiles of keys [first_tile, end_tile); without a mask, every query must see all of them.
+
+    `running` and what is returned: values attended to [TILE_ROWS, PADDED_VALUE_DIM], maxima and sums [TILE_ROWS].
+    """
+    keys, values, table, low, high = source
+    q, position, is_row, scaling = rows
+    attended, maximum, total = running
+    key_dim, value_dim = tl.arange(0, PADDED_HEAD_DIM), tl.arange(0, PADDED_VALUE_DIM)
+    for key_tile in range(first_tile, end_tile):
+        key = low + key_tile * TILE_KEYS + tl.arange(0, TILE_KEYS)
+        is_key = key < high if IS_MASKED else key >= 0
+        block = tl.load(table + key // BLOCK_TOKENS, mask=is_key, other=0).to(tl.int64)
+        slot = block * BLOCK_TOKENS + key % BLOCK_TOKENS
+        k = _load(keys + (slot * HEAD_DIM)[None, :] + key_dim[:, None], is_key[None, :],
+                  (key_dim < HEAD_DIM)[:, None], IS_MASKED, HEAD_DIM < PADDED_HEAD_DIM)
+        scores = _scores(q, k, scaling, SOFT_CAP)
+        if IS_MASKED:
+            is_seen = is_row[:, None] & is_key[None, :] & (key[None, :] <= position[:, None])
+            if WINDOW > 0:
+                is_seen = is_seen & (key[None, :] > position[:, None] - WINDOW)
+            scores = tl.where(is_seen, scores, float("-inf"))
+        weights, shrink, maximum, total = _weigh(scores, maximum, total)
+        v = _load(values + (slot * VALUE_DIM)[:, None] + value_dim[None, :], is_key[:, None],
+                  (value_dim < VALUE_DIM)[None, :], IS_MASKED, VALUE_DIM < PADDED_VALUE_DIM)
+        attended = tl.dot(weights.to(v.dtype), v, attended * shrink[:, None], input_precision="ieee")
+    return attended, maximum, total
+# fmt: on
+
+
+@triton.jit
+def _load(place, is_key, is_dim, IS_MASKED: tl.constexpr, IS_PADDED: tl.constexpr):
+    """Return keys or values, 0 where there are none."""
+    if IS_MASKED:
+        result = tl.load(place, mask=is_key & is_dim, other=0.0)
+    elif IS_PADDED:
+        result = tl.load(place, mask=is_dim, other=0.0)
+    else:
+        result = tl.load(place)
+    return result
+
+
+@triton.jit
+def _scores(q, k, scaling, SOFT_CAP: tl.constexpr):
+    """Return scores in powers of 2: [TILE_ROWS, TILE_KEYS], float32."""
+    scores = tl.dot(q, k, input_precision="ieee")
     if SOFT_CAP > 0:
-        scores = SOFT_CAP * (2 * tl.sigmoid(2 * scores / SOFT_CAP) - 1)  # a hyperbolic tangent
-    return tl.where(is_seen, scores * LOG2_E, float("-inf"))
+        capped = SOFT_CAP * (2 * tl.sigmoid(2 * (scores * scaling) / SOFT_CAP) - 1)  # a hyperbolic tangent
+        result = capped * LOG2_E
+    else:
+        result = scores * (scaling * LOG2_E)
+    return result
 
 
 @triton.jit

@@ -99,7 +99,7 @@ def tiles_for(dtype: torch.dtype, *, group: int, head_dim: int, max_queries: int
     if dtype == torch.float32:  # no tensor core multiplies it exactly
         rows, keys, num_warps, num_stages = (32 if max_queries > 1 and head_dim <= 128 else 16), 16, 8, 1
     elif max_queries == 1:
-        rows, keys, num_warps, num_stages = 16, (32 if head_dim > 128 else 64), 4, 3
+        rows, keys, num_warps, num_stages = (16, 32, 4, 3) if head_dim > 128 else (16, 128, 4, 2)
     elif head_dim > 128:
         rows, keys, num_warps, num_stages = 64, 32, 8, 2
     else:
