@@ -120,3 +120,27 @@ def test_families(name: CheckpointName) -> None:
         stored = runner.read_kv(tables[prompt], layer, start, ends[prompt, start] - start)
         assert (bytes(kv.keys), bytes(kv.values)) == (bytes(stored.keys), bytes(stored.values))
     runner.close()
+
+
+def test_memory_of_copies_is_lent_again() -> None:
+    """Prompt after prompt is handed over; neither the device's memory nor what is pinned of the host's grows."""
+    if not IS_CUDA:
+        pytest.skip("a CPU's memory is not counted")
+    length, taken = 600, []
+    runner = random_runner(
+        WIDE, dtype=torch.bfloat16, device=DEVICE, num_blocks=128, max_batch_size=4, max_context=2048
+    )
+    table = list(range(38))
+    for seed in range(24):
+        handed: Handed = {}
+        prompt = random.Random(seed).choices(range(WIDE.vocabulary_size), k=length)
+        for start, end in ((0, 256), (256, length)):
+            runner.launch([span_of(handed, 0, prompt, start, end, table)]).tokens()
+        check_handed(runner, handed, [table], {(0, 0): 256, (0, 256): length})
+        stats = torch.cuda.memory.host_memory_stats()
+        pinned = max(int(value) for key, value in stats.items() if key.endswith("bytes.current"))
+        taken.append((torch.cuda.memory_reserved(DEVICE), pinned))
+    runner.close()
+
+    assert max(reserved for reserved, _ in taken[8:]) <= taken[7][0]
+    assert max(pinned for _, pinned in taken[8:]) <= 1.25 * taken[7][1]
