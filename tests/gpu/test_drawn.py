@@ -15,7 +15,7 @@ from baton.engine.runners.torch.ops.choose import choose_ops
 from checkpoints import CheckpointName, checkpoint
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import load_runner
-from gpu.device import DEVICE, SEED, device_runner, prompt_of
+from gpu.device import DEVICE, IS_CUDA, SEED, device_runner, prompt_of
 
 PARAMS = [
     SamplingParams(temperature=0.8, seed=5, ignore_eos=True, max_tokens=20),
@@ -57,19 +57,29 @@ def test_the_same_seed_gives_the_same_tokens(name: CheckpointName) -> None:
         assert drawn == [expected[index] for index in plain], f"graphs: {has_graphs}"
 
 
-def test_the_device_draws_as_the_host_does() -> None:
-    """Over many rows of a large vocabulary, of any temperature, also greedy ones and rows that are not finite."""
+@pytest.mark.parametrize("sizes", [(300, 512), (300, 4000), (40, 151_936)] if IS_CUDA else [(60, 2500)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.filterwarnings(
+    "ignore:overflow encountered", "ignore:invalid value", "ignore:All-NaN"
+)  # of numpy, where it interprets
+def test_the_device_draws_as_the_host_does(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    """Of any temperature, also greedy rows, rows that are not finite, tokens without a chance, and the last number."""
+    if dtype is torch.bfloat16 and not IS_CUDA:
+        pytest.skip("numpy, which interprets, knows no bfloat16")
     generator = np.random.default_rng(SEED)
-    rows = generator.normal(scale=4, size=(300, 4000)).astype(np.float32)
-    rows[5, 7], rows[6, 7], rows[8] = np.nan, np.inf, -np.inf
-    rows[9, 3:] = -np.inf
-    draws = Draws(generator.choice([0.0, 0.01, 0.7, 1.0, 5.0], 300), generator.random((1, 300)))
-    ops = choose_ops(DEVICE, torch.float32)
-    values = (torch.from_numpy(each).to(DEVICE) for each in (rows, draws.temperatures, draws.uniforms[0]))
+    wide = generator.normal(scale=4, size=sizes).astype(np.float32)
+    wide[5, 7], wide[6, 7], wide[8] = np.nan, np.inf, -np.inf
+    wide[9, 3:] = -np.inf
+    narrow = torch.from_numpy(wide).to(dtype)
+    uniforms = generator.random((1, sizes[0]))
+    uniforms[0, 10:20], uniforms[0, 20:30] = 0.0, np.nextafter(1.0, 0.0)
+    draws = Draws(generator.choice([0.0, 0.01, 0.7, 1.0, 5.0], sizes[0]), uniforms)
+    ops = choose_ops(DEVICE, dtype)
+    numbers = (torch.from_numpy(each).to(DEVICE) for each in (draws.temperatures, draws.uniforms[0]))
 
-    tokens = ops.drawn(*values).tolist()
+    tokens = ops.drawn(narrow.to(DEVICE), *numbers).tolist()
 
-    assert tokens == draw_tokens(rows, draws)
+    assert tokens == draw_tokens(narrow.float().numpy(), draws)
     assert [index for index, token in enumerate(tokens) if token == NOT_FINITE] == [5, 6, 8]
 
 

@@ -27,7 +27,7 @@ from gpu.equality import check_tokens
 SOAK_SECONDS = float(os.environ.get("BATON_GPU_SOAK_SECONDS", "60" if IS_CUDA else "4"))
 FAMILIES: tuple[CheckpointName, ...] = ("llama", "qwen3", "gpt_oss")
 """Among whom the time is shared out: with graphs, and in transformers' code."""
-NUM_BLOCKS, HOST_BYTES, NUM_LIVING = 96, 2**24, 24
+NUM_BLOCKS, HOST_BYTES, NUM_LIVING = 40, 2**24, 24
 NUM_KINDS = 120
 CANCELLED_SHARE, DRAWN_SHARE, SHARED_SHARE = 0.2, 0.3, 0.5
 MAX_GROWN_SHARE = 0.01
