@@ -81,7 +81,7 @@ class Alone:
 _ALONE = Alone()
 
 
-class Stream(NamedTuple):
+class Residual(NamedTuple):
     """What flows from layer to layer, [num_rows, hidden_size]; the last sum is left to who normalises it."""
 
     hidden: torch.Tensor
@@ -146,10 +146,10 @@ class LlamaModel:
         if self._decode_step is not None and self._decode_step.serves(batch):
             normalised = self._ops.normalise(self._decode_step(hidden, rotation, batch), self._norm)
         else:
-            stream = Stream(hidden)
+            residual = Residual(hidden)
             for layer in self._layers[:-1]:
-                stream = layer(stream, rotation, batch)
-            _, normalised = self._layers[-1].last(stream, rotation, batch).normalised(self._ops, self._norm)
+                residual = layer(residual, rotation, batch)
+            _, normalised = self._layers[-1].last(residual, rotation, batch).normalised(self._ops, self._norm)
         logits = self._ranks.join(self._head(normalised))
         return logits[:, : self._num_tokens]
 
@@ -203,35 +203,35 @@ class LlamaLayer:
             num_query_heads=attention.q_proj.out_features // head_dim,
         )
 
-    def __call__(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> Stream:
-        """Return the stream behind the layer."""
-        hidden, query = self._project(stream, rotation, batch)
+    def __call__(self, residual: Residual, rotation: Rotation, batch: RowBatch) -> Residual:
+        """Return the residual behind the layer."""
+        hidden, query = self._project(residual, rotation, batch)
         attended = self._ops.attend(batch, batch.segments, self._index, query, self.parts.attention)
         return self._finish(hidden, attended, batch.adapted)
 
-    def last(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> Stream:
+    def last(self, residual: Residual, rotation: Rotation, batch: RowBatch) -> Residual:
         """Return the rows whose logits are wanted; of the others only K and V are computed."""
         if batch.num_logits == batch.num_rows:
-            return self(stream, rotation, batch)
-        hidden, query = self._project(stream, rotation, batch)
+            return self(residual, rotation, batch)
+        hidden, query = self._project(residual, rotation, batch)
         if not batch.last_segments:
-            return Stream(hidden[:0])
+            return Residual(hidden[:0])
         rows = batch.last_rows()
         attended = self._ops.attend(batch, batch.last_segments, self._index, query[:, rows], self.parts.attention)
         return self._finish(hidden[rows], attended, batch.last_adapted)
 
-    def _project(self, stream: Stream, rotation: Rotation, batch: RowBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _project(self, residual: Residual, rotation: Rotation, batch: RowBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Write K and V into their blocks; return the hidden rows and the queries [num_query_heads, rows, head_dim]."""
-        hidden, normalised = stream.normalised(self._ops, self.parts.norms[0])
+        hidden, normalised = residual.normalised(self._ops, self.parts.norms[0])
         heads = self._qkv(normalised, batch.adapted).view(hidden.shape[0], -1, self._head_dim)
         return hidden, self._ops.rotate_and_store(heads, rotation, self.parts.head_norms, batch, self._index)
 
-    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> Stream:
+    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> Residual:
         rows = attended.transpose(0, 1).reshape(hidden.shape[0], -1)
         delta = self._ranks.sum(self._output(rows, adapted))
         hidden, normalised = self._ops.add_and_normalise(hidden, delta, self.parts.norms[1])
         activated = self._ops.gate(self._gate_up(normalised, adapted))
-        return Stream(hidden, self._ranks.sum(self._down(activated, adapted)))
+        return Residual(hidden, self._ranks.sum(self._down(activated, adapted)))
 
 
 class AdaptedProduct:
