@@ -48,16 +48,17 @@ class Sizes(NamedTuple):
     context: int
     num_launches: int
     num_prompt_tokens: int
-    num_requests: int
+    batches: tuple[tuple[int, int], ...]
+    """Requests of each whole batch, and the most tokens of a prompt and of an output."""
     min_tokens: int
-    max_tokens: int
     max_step_tokens: int
     matmul_size: int
     num_bytes: int
 
 
-FULL = Sizes(LLAMA_3_8B, QWEN3_0_6B, torch.bfloat16, (1, 32, 256), 1024, 64, 4096, 256, 100, 1024, 8192, 8192, 1 << 30)
-DRY = Sizes(TINY, TINY, torch.float32, (1, 4), 32, 3, 48, 4, 3, 9, 32, 128, 1 << 16)
+_BATCHES = ((1, 256), (32, 512), (256, 1024))
+FULL = Sizes(LLAMA_3_8B, QWEN3_0_6B, torch.bfloat16, (1, 32, 256), 1024, 64, 4096, _BATCHES, 100, 8192, 8192, 1 << 30)
+DRY = Sizes(TINY, TINY, torch.float32, (1, 4), 32, 3, 48, ((1, 5), (4, 9)), 3, 32, 128, 1 << 16)
 """Runs through everything in a second or two; its numbers mean nothing."""
 
 _BLOCK_TOKENS = 16
@@ -131,17 +132,19 @@ def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
 
 def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
     shape = sizes.batched
-    workload = Workload(sizes.num_requests, sizes.min_tokens, sizes.max_tokens, shape.vocabulary_size)
-    for temperature in (0.0, 0.6):
-        runner = _runner(shape, sizes, device, sizes.num_requests, 2 * sizes.max_tokens)
-        done = run_baton(runner, workload, temperature=temperature, max_step_tokens=sizes.max_step_tokens)
-        yield {"kind": "batch", "system": "baton", "temperature": temperature, **done._asdict()}
-    model = random_model(
-        shape, dtype=sizes.dtype, device=device, attention="sdpa", max_context=max(2 * sizes.max_tokens, 512)
-    )
-    num_cache_blocks = -(-sizes.num_requests * 2 * sizes.max_tokens // _TRANSFORMERS_BLOCK_TOKENS) + 16
-    done = run_transformers(model, workload, num_cache_blocks=num_cache_blocks, max_step_tokens=sizes.max_step_tokens)
-    yield {"kind": "batch", "system": "transformers", "temperature": 0.0, **done._asdict()}
+    for num_requests, max_tokens in sizes.batches:
+        workload = Workload(num_requests, sizes.min_tokens, max_tokens, shape.vocabulary_size)
+        told = {"kind": "batch", "num_requests": num_requests}
+        for temperature in (0.0, 0.6):
+            runner = _runner(shape, sizes, device, num_requests, 2 * max_tokens)
+            done = run_baton(runner, workload, temperature=temperature, max_step_tokens=sizes.max_step_tokens)
+            yield {**told, "system": "baton", "temperature": temperature, **done._asdict()}
+        model = random_model(
+            shape, dtype=sizes.dtype, device=device, attention="sdpa", max_context=max(2 * max_tokens, 512)
+        )
+        num_blocks = -(-num_requests * 2 * max_tokens // _TRANSFORMERS_BLOCK_TOKENS) + 16
+        done = run_transformers(model, workload, num_cache_blocks=num_blocks, max_step_tokens=sizes.max_step_tokens)
+        yield {**told, "system": "transformers", "temperature": 0.0, **done._asdict()}
 
 
 def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: int, max_context: int) -> CudaGraphRunner:

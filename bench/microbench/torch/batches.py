@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import random
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -15,7 +17,7 @@ from baton.engine.events import Ended, EngineEvent, Failed
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import deliver
-from baton.engine.runners.base import Runner
+from baton.engine.runners.base import Runner, Span
 from baton.errors import BatonError
 
 _TIMEOUT_SECONDS = 300.0
@@ -49,13 +51,45 @@ class Throughput(NamedTuple):
 
     num_output_tokens: int
     seconds: float
+    num_steps: int = 0
+    """Passes and steps of launches of several."""
+    host_seconds: float = 0.0
+    """CPU time of the engine's thread but for its waiting for the device."""
+
+
+class HostClock:
+    """A runner that adds up the CPU time of the thread that launches, less what it waits for tokens."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.num_steps = 0
+        self.waited_seconds = self.begun_seconds = self.ended_seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        """Return whatever else a runner has."""
+        return getattr(self._runner, name)
+
+    def launch(self, spans: Sequence[Span], *, num_steps: int = 1, **others: Any) -> Any:
+        """Launch a pass, and count it."""
+        self.begun_seconds = self.begun_seconds or time.thread_time()
+        launched: Any = self._runner.launch(spans, num_steps=num_steps, **others)
+        self.num_steps += num_steps
+        self.ended_seconds = time.thread_time()
+        launched._wait = partial(self._wait, launched._wait)
+        return launched
+
+    def _wait(self, wait: Callable[[], None]) -> None:
+        started_seconds = time.thread_time()
+        wait()
+        self.waited_seconds += time.thread_time() - started_seconds
 
 
 def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_step_tokens: int) -> Throughput:
     """Run a workload through the engine, which is closed afterwards; raise BatonError if a request fails."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     limits = SchedulerLimits(max_batch_size=workload.num_requests, max_step_tokens=max_step_tokens)
-    engine = Engine(runner, limits, post=deliver)
+    clock = HostClock(runner)
+    engine = Engine(cast(Runner, clock), limits, post=deliver)
     engine.start()
     try:
         started = time.perf_counter()
@@ -70,7 +104,8 @@ def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_ste
             if isinstance(event, Ended):
                 num_ended += 1
                 num_tokens += event.num_output_tokens
-        return Throughput(num_tokens, time.perf_counter() - started)
+        host_seconds = clock.ended_seconds - clock.begun_seconds - clock.waited_seconds
+        return Throughput(num_tokens, time.perf_counter() - started, clock.num_steps, host_seconds)
     finally:
         engine.close()
 

@@ -10,8 +10,8 @@ from rich.table import Table
 
 _MIN_DECODE_SHARE = 0.7
 _MIN_PREFILL_SHARE = 0.6
-_MIN_BATCH_RATE = 25_000
-_MAX_STREAMING_RATIO = 1.05
+_MIN_BATCH_RATE, _JUDGED_REQUESTS = 25_000, 256
+_MAX_STREAMING_RATIO = 1.03
 
 Line = Mapping[str, Any]
 """One measurement; `kind` names it."""
@@ -52,7 +52,7 @@ def findings_of(lines: Sequence[Line]) -> list[Finding]:
                 Finding("prefill with KV handed over", ratio, "x", None, f"<= {_MAX_STREAMING_RATIO}", is_met)
             )
         elif line["kind"] == "batch":
-            findings.append(_batch(line, batches))
+            findings += _batch(line, batches)
     sent = Finding("device to host", rates["host_bytes_per_second"] / 1e9, "GB/s")
     return [*findings, sent]
 
@@ -86,11 +86,19 @@ def _prefill(line: Line, rates: Line) -> Finding:
     )
 
 
-def _batch(line: Line, batches: Sequence[Line]) -> Finding:
-    rate = line["num_output_tokens"] / line["seconds"]
+def _batch(line: Line, batches: Sequence[Line]) -> list[Finding]:
+    rate, num_requests = line["num_output_tokens"] / line["seconds"], line["num_requests"]
+    name = f"whole batch of {num_requests}, {line['system']}"
     if line["system"] != "baton":
-        return Finding(f"whole batch, {line['system']}", rate, "tokens/s")
-    others = [other["num_output_tokens"] / other["seconds"] for other in batches if other["system"] != "baton"]
-    asked = max([_MIN_BATCH_RATE, *others])
-    name = f"whole batch, baton, temperature {line['temperature']}"
-    return Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked)
+        return [Finding(name, rate, "tokens/s")]
+    alike = [other for other in batches if other["system"] != "baton" and other["num_requests"] == num_requests]
+    asked = max(
+        [_MIN_BATCH_RATE if num_requests == _JUDGED_REQUESTS else 0]
+        + [other["num_output_tokens"] / other["seconds"] for other in alike]
+    )
+    name += f", temperature {line['temperature']}"
+    host_microseconds = 1e6 * line["host_seconds"] / line["num_steps"]
+    return [
+        Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked),
+        Finding(f"{name}, host time", host_microseconds, "us per step"),
+    ]

@@ -26,7 +26,7 @@ def test_dry_run_measures_everything_and_writes_the_file(tmp_path: Path) -> None
 
     document = json.loads(out.read_text())
     kinds = [line["kind"] for line in document["lines"]]
-    assert kinds == ["machine", "rates", *["decode"] * 4, "prefill", "streaming", *["batch"] * 3]
+    assert kinds == ["machine", "rates", *["decode"] * 4, "prefill", "streaming", *["batch"] * 6]
     assert all(finding["value"] > 0 for finding in document["findings"])
     assert str(tmp_path) not in out.read_text()
 
@@ -52,8 +52,10 @@ def test_prefill_is_held_to_the_matmul_rate(seconds: float, is_met: bool) -> Non
 
 def test_a_batch_must_be_ahead_of_transformers_too() -> None:
     """25,000 tokens a second are asked, or what transformers reached in the same run."""
-    own = {"kind": "batch", "system": "baton", "temperature": 0.0, "num_output_tokens": 30_000, "seconds": 1.0}
+    own = {"kind": "batch", "num_requests": 256, "system": "baton", "temperature": 0.0, "num_output_tokens": 30_000}
+    own |= {"seconds": 1.0, "num_steps": 1000, "host_seconds": 0.5}
     other = {**own, "system": "transformers", "num_output_tokens": 31_000}
 
     assert finding_of(own).is_met
+    assert finding_of(own, {**other, "num_requests": 32}).is_met
     assert not finding_of(own, other).is_met
