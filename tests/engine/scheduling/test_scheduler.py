@@ -240,6 +240,22 @@ def test_who_finds_too_few_blocks_is_overtaken_within_bounds() -> None:
     assert all(each.phase is Phase.FINISHED for each in (large, *small))
 
 
+def test_an_export_that_begins_beside_a_full_pass_fails_with_it() -> None:
+    """Nothing of it is computed yet, but what its prefix has is handed out by that pass."""
+    stepper = Stepper(max_step_tokens=4)
+    stepper.add(request_of(prompt_of(4), "before"))
+    run(stepper)
+    full = stepper.add(request_of(prompt_of(4, 1), "full"))
+    export = KvExportSpec(Exported())
+    exporting = stepper.add(request_of(prompt_of(9), "exporting", purpose=Purpose.PREFILL, export=export))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert step.sequences == [full]
+    assert step.members == [full, exporting]
+
+
 def test_who_has_begun_does_not_wait_behind_one_that_may_not_begin() -> None:
     """It makes the room that the other waits for; of those that have not begun, one that exports waits for its turn."""
     stepper = Stepper()

@@ -10,6 +10,7 @@ import pytest
 from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.step import Step
 from baton.engine.scheduling.turns import OUTPUT_COST, TenantTurns
+from baton.engine.sequence import SUSPECT_TOKENS
 from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
@@ -127,6 +128,15 @@ def test_suspects_take_their_tenant_s_share_of_passes(tenants: str, most: int) -
     alone = [computed(stepper).is_alone for _ in range(40)]
 
     assert most - 1 <= sum(alone) <= most
+
+
+def test_a_suspect_shares_passes_again_when_it_is_beyond_its_first_tokens() -> None:
+    """It has been alone for them, and for no pass more."""
+    stepper = suspects_beside("a", 1)
+    passes = [computed(stepper) for _ in range(55)]
+
+    assert sum(each.is_alone for each in passes) == pytest.approx(SUSPECT_TOKENS, abs=1)
+    assert len(passes[-1].sequences) == 2
 
 
 def test_a_pass_of_its_own_is_charged_to_the_tenant() -> None:
