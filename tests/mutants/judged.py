@@ -12,6 +12,9 @@ EQUIVALENT: Mapping[str, str] = {
     "self._states and sequence.is_shareable and sequence.is_prefilling -> "
     "(self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling)": "where there are states "
     "nobody asks for what was noted",
+    f"{_BATON}/engine/scheduling/admission.py:InFlightPrefixes.reusable_prefix: sequence.awaited is not None and "
+    "self._is_pending(sequence.awaited, sequence) -> self._is_pending(sequence.awaited, sequence)": "no block has the "
+    "hash None, so that none is pending",
     f"{_BATON}/engine/kv_cache/block_copy.py:read_blocks: True -> False": "keys and values have as many blocks each",
     f"{_BATON}/kv/numpy_codec.py:_tiles: _TILE_ELEMENTS // head_dim -> (_TILE_ELEMENTS * head_dim)": "a row is packed "
     "by itself, however many are at once",
@@ -24,6 +27,12 @@ EQUIVALENT: Mapping[str, str] = {
 """Why a mutant does what the module does, by its name."""
 
 SURVIVED: Mapping[str, str] = {
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.note_pass: step.sequences if step.is_alone else () -> (() if "
+    "step.is_alone else step.sequences)": "test_turns.py::"
+    "test_a_suspect_shares_passes_again_when_it_is_beyond_its_first_tokens",
+    f"{_BATON}/engine/scheduling/step.py:Step.members: not self.admitted and not self.duplicates and not "
+    "self.swaps.ins -> (not self.duplicates and (not self.swaps.ins))": "test_scheduler.py::"
+    "test_an_export_that_begins_beside_a_full_pass_fails_with_it",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._reserve_blocks: sequence.phase is not Phase.RUNNING or "
     "(num_ahead and sequence.num_outputs_left <= 0) -> (sequence.phase is not Phase.RUNNING)": "test_scheduler.py::"
     "test_nobody_gives_up_blocks_for_a_token_that_never_comes",
