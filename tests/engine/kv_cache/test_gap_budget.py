@@ -53,6 +53,13 @@ def test_a_piece_is_as_large_as_what_is_left_of_the_gap() -> None:
     assert budget.affordable_bytes() == pytest.approx(1.99e6, rel=0.02)
 
 
+def test_what_every_piece_takes_comes_off_the_gap() -> None:
+    """Half a millisecond of two."""
+    budget = _learned(1000, 100_000, 1_000_000, fixed_seconds=5e-4)
+    _begin(budget)
+    assert budget.affordable_bytes() == pytest.approx(1.5e6, rel=0.02)
+
+
 def test_one_long_pass_makes_no_long_gap() -> None:
     """The next one may be short again."""
     budget = _learned(1000, 100_000, 1_000_000)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import BlockKv, Offload, SwapOut, is_copied
+from baton.engine.kv_cache.offload import AHEAD_BLOCKS, BlockKv, Offload, SwapOut, is_copied
 from baton.engine.sequence import Sequence, new_sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
@@ -164,6 +164,20 @@ def test_blocks_that_are_next_go_along() -> None:
 
     assert [each.block_hash for each in moved] == [sequence.hashes[index] for index in (4, 2, 1, 0)]
     assert offload.drain(pool) == []
+
+
+def test_no_more_go_along_than_are_copied_at_once() -> None:
+    """Those that are evicted now count, too."""
+    offload, pool = _offload(), BlockPool(AHEAD_BLOCKS + 16, 4)
+    pool.on_evict = offload.note_evicted
+    table = pool.allocate(pool.num_blocks)
+    for block_id in table:
+        pool.store(block_id, BlockHash(block_id.to_bytes(16, "big")))
+    pool.release(table)
+
+    pool.allocate(8)
+
+    assert len(offload.drain(pool)) == AHEAD_BLOCKS
 
 
 def test_contents_are_restored_where_that_is_quicker_than_to_compute_them() -> None:

@@ -199,3 +199,20 @@ def test_a_plan_says_how_large_a_pool_is_where_there_is_room(memory: DeviceMemor
 
     assert blocks(memory, bounds=planned) == 100
     assert 10 <= blocks(small, bounds=replace(planned, planned_bytes=GB * 100)) < 1100
+
+
+@pytest.mark.parametrize(
+    ("memory", "state_bytes", "expected"),
+    [
+        (GPU, 0, 0),
+        (GPU, GB, 63 // 4),
+        (GPU, GB // 10, 2 * DEFAULT_BOUNDS.max_batch_size),
+        (CPU, GB, 4),
+        (CPU, GB // 10, 10 * 40 // 16),
+    ],
+)
+def test_states_have_a_quarter_of_what_a_pool_may_have(memory: DeviceMemory, state_bytes: int, expected: int) -> None:
+    """Two for each sequence of a batch are enough, and four the least."""
+    model = replace(MODEL, shape=replace(SHAPE, state_bytes=state_bytes))
+
+    assert choose_pool_size(None, memory, model, DEFAULT_BOUNDS).num_state_slots == expected

@@ -11,7 +11,9 @@ from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.scheduler import LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, share_tokens
 from baton.kv.pool import BlockPool
+from engine.rig import prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
+from engine.stepper import Stepper
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,19 @@ def test_later_short_prompts_hardly_delay_a_long_one() -> None:
 
     assert beside[0] < 1.25 * alone[0]
     assert beside[1] < 10.0
+
+
+def test_a_short_newcomer_has_room_beside_a_long_prompt_where_one_place_is_left() -> None:
+    """Nine of ten positions are the long one's until it is computed."""
+    stepper = Stepper(num_blocks=32, max_batch_size=2, max_step_tokens=20)
+    long = stepper.add(request_of(prompt_of(60, 1), "long"))
+    stepper.step()
+    short = stepper.add(request_of(prompt_of(2, 2), "short"))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert [(each, len(span.token_ids)) for each, span in zip(step.sequences, step.spans, strict=True)] == [
+        (long, 18),
+        (short, 2),
+    ]

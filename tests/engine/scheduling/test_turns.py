@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from baton.engine.limits import SchedulerLimits
+from baton.engine.request import Purpose
 from baton.engine.scheduling.step import Step
 from baton.engine.scheduling.turns import OUTPUT_COST, TenantTurns
 from baton.engine.sequence import SUSPECT_TOKENS
@@ -168,3 +169,12 @@ def test_an_output_is_charged_before_it_exists() -> None:
     stepper = suspects_beside("a", 0)
 
     assert stepper.scheduler._turns._counters["a"] == 0.0
+
+
+def test_a_prompt_that_another_node_computes_costs_its_output_alone() -> None:
+    """What its tenant is going to be charged decides whose turn it is."""
+    stepper = suspects_beside("a", 0)
+    receiving = stepper.add(request_of(prompt_of(9), "b", purpose=Purpose.RECEIVE, tenant="b"))
+    turns = stepper.scheduler._turns
+
+    assert turns._cost(receiving) == OUTPUT_COST * turns._expected_output_tokens(receiving) > 0
