@@ -247,7 +247,7 @@ def test_what_a_captured_step_reads_outlives_its_capture(monkeypatch: pytest.Mon
     monkeypatch.setattr(DecodeBatch, "paged", paged)
     steps = CapturedSteps(runner._model, runner._buffers, runner._pool, runner._ops)
     with runner._ops.at_work():
-        steps.prepare(2, is_drawn=False)
+        steps.warm_up()
     buffers = runner._buffers
     owned = {each.untyped_storage().data_ptr() for each in (buffers.tables, buffers.rows, buffers.zeros)}
 

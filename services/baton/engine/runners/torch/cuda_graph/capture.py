@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,31 +44,26 @@ class DecodeSteps:
         self._ops = ops
 
     def warm_up(self) -> None:
-        """Make ready what greedy choice needs."""
+        """Make ready what steps need; to be called before any row is loaded."""
 
-    def prepare(self, num_rows: int, *, is_drawn: bool) -> None:
-        """Make sure that the step of a padded batch can be run; to be called before its rows are loaded."""
-
-    def run(self, num_rows: int, num_steps: int, *, is_drawn: bool) -> torch.Tensor:
+    def run(self, num_rows: int, num_steps: int) -> torch.Tensor:
         """Run one or more steps on the first rows; return the logits of the last: [num_rows, vocabulary_size]."""
         for _ in range(num_steps):
-            logits = self._run_once(num_rows, is_drawn=is_drawn)
+            logits = self._run_once(num_rows)
         return logits
 
     def close(self) -> None:
         """Let go of the model."""
         self._model = None
 
-    def _run_once(self, num_rows: int, *, is_drawn: bool) -> torch.Tensor:
-        return self._step(DecodeBatch(self._buffers, self._pool, num_rows), is_drawn=is_drawn)
+    def _run_once(self, num_rows: int) -> torch.Tensor:
+        return self._step(DecodeBatch(self._buffers, self._pool, num_rows))
 
-    def _step(self, batch: DecodeBatch, *, is_drawn: bool) -> torch.Tensor:
+    def _step(self, batch: DecodeBatch) -> torch.Tensor:
+        """Choose a token for every row: a row of temperature 0 gets the most probable one."""
         assert self._model is not None, "the steps are closed"
         logits = self._model.logits(batch)
-        if is_drawn:
-            self._buffers.advance(self._ops.drawn(logits, *self._buffers.draws(batch.num_rows)))
-        else:
-            self._buffers.advance(self._ops.most_probable(logits))
+        self._buffers.advance(self._ops.drawn(logits, *self._buffers.draws(batch.num_rows)))
         return logits
 
 
@@ -77,38 +72,27 @@ class CapturedSteps(DecodeSteps):
 
     def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
         super().__init__(model, buffers, pool, ops)
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._memory: Any = None
 
     def warm_up(self) -> None:
-        """Capture every padded batch for greedy choice, the largest first, whose memory serves all others."""
+        """Capture every padded batch, the largest first, whose memory serves all others."""
         started = time.perf_counter()
         max_rows = self._buffers.max_rows
         for size in sorted({padded_batch(rows, max_rows) for rows in range(1, max_rows + 1)}, reverse=True):
-            self._captured(size, is_drawn=False)
+            batch = DecodeBatch(self._buffers, self._pool, size)
+            self._graphs[size] = self._capture(partial(self._step, batch))
         log.info("decode_captured graphs=%d seconds=%.1f", len(self._graphs), time.perf_counter() - started)
-
-    def prepare(self, num_rows: int, *, is_drawn: bool) -> None:
-        """Capture the step of a padded batch, unless it has been."""
-        self._captured(num_rows, is_drawn=is_drawn)
 
     def close(self) -> None:
         """Let go of the graphs and the model."""
         self._graphs.clear()
         super().close()
 
-    def _run_once(self, num_rows: int, *, is_drawn: bool) -> torch.Tensor:
-        graph, logits = self._captured(num_rows, is_drawn=is_drawn)
+    def _run_once(self, num_rows: int) -> torch.Tensor:
+        graph, logits = self._graphs[num_rows]
         graph.replay()
         return logits
-
-    def _captured(self, num_rows: int, *, is_drawn: bool) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        key = (num_rows, is_drawn)
-        if key not in self._graphs:
-            batch = DecodeBatch(self._buffers, self._pool, num_rows)
-            with self._idle():
-                self._graphs[key] = self._capture(lambda: self._step(batch, is_drawn=is_drawn))
-        return self._graphs[key]
 
     def _capture(self, step: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         stream = torch.cuda.Stream()
@@ -123,19 +107,6 @@ class CapturedSteps(DecodeSteps):
             logits = step()
         self._memory = self._memory or graph.pool()
         return graph, logits
-
-    @contextmanager
-    def _idle(self) -> Iterator[None]:
-        """Let no row have a sequence while steps run for their own sake."""
-        buffers = self._buffers
-        state = (buffers.tables, buffers.fields, buffers.chosen, buffers.history, buffers.step_index)
-        saved = [tensor.clone() for tensor in state]
-        buffers.tables.fill_(self._pool.num_blocks - 1)
-        try:
-            yield
-        finally:
-            for tensor, before in zip(state, saved, strict=True):
-                tensor.copy_(before)
 
 
 class DecodeBatch:

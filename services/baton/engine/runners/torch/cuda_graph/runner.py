@@ -21,6 +21,12 @@ _MAX_STEPS = 8
 """Steps of a launch: enough that the host's part is small, few enough that tokens do not arrive in bursts."""
 
 
+_LONG_PROMPT = 128
+"""Tokens from which kernels take several rows at a time."""
+_FAR_POSITION = 2048
+"""Position from which keys are split, whatever the model's heads."""
+
+
 class CudaGraphRunner(TorchRunner):
     """Decodes by replaying a captured step, and leaves every pass before it is computed.
 
@@ -57,6 +63,8 @@ class CudaGraphRunner(TorchRunner):
             steps = CapturedSteps if ops.can_capture else DecodeSteps
             self._steps = steps(model, self._buffers, self._pool, ops)
             self._steps.warm_up()
+            if ops.can_capture:
+                self._compile_prompts(num_blocks)
         self._tables = RowTables(max_rows=max_batch_size, max_blocks=max_blocks, idle_block=num_blocks, idle_entries=1)
         self._replayed: DevicePass | None = None
 
@@ -101,6 +109,15 @@ class CudaGraphRunner(TorchRunner):
             for span in spans
         )
 
+    def _compile_prompts(self, idle_block: int) -> None:
+        """Compute prompts of nobody, so that none waits for a kernel to be compiled: long, handed over, far behind."""
+        num_tokens = min(_LONG_PROMPT, self.info.max_context_tokens)
+        for start, sink in ((0, None), (0, lambda *_: None), (_FAR_POSITION, None)):
+            table = [idle_block] * -(-(start + num_tokens) // self.block_tokens)
+            self._packed_logits([Span([0] * num_tokens, start, table, needs_logits=True, layer_sink=sink)])
+        if self._kv_copies is not None:
+            self._kv_copies.drain()
+
     def _pack(self, spans: Sequence[Span], draws: Draws | None, after: DevicePass | None) -> DevicePass:
         logits = self._packed_logits(spans, _followed(spans, after))
         if draws is None:
@@ -114,7 +131,6 @@ class CudaGraphRunner(TorchRunner):
         self, spans: Sequence[Span], rows: list[int], draws: Draws | None, after: DevicePass | None, num_steps: int
     ) -> DevicePass:
         num_rows = padded_batch(len(spans), self._buffers.max_rows)
-        self._steps.prepare(num_rows, is_drawn=draws is not None)
         changes = self._tables.changes(rows, [span.block_table for span in spans], num_rows)
         self._buffers.load(self._fields(spans, rows, draws, after, num_steps), changes)
         self._tables.sent()
@@ -122,7 +138,7 @@ class CudaGraphRunner(TorchRunner):
             self._feed(spans, rows, after)
         if self._replayed is not None:
             self._replayed.forget_logits()
-        logits = self._steps.run(num_rows, num_steps, is_drawn=draws is not None)
+        logits = self._steps.run(num_rows, num_steps)
         tokens = self._buffers.history[:num_steps, :num_rows]
         self._replayed = DevicePass(tokens, self._buffers.chosen, rows, logits, self._ops)
         return self._replayed

@@ -124,7 +124,7 @@ def test_attention_compiles_for_hopper_without_spills(shape: Shape, tmp_path: Pa
         "TILE_QUERIES": tiles.queries,
         "TILE_ROWS": tiles.rows,
         "TILE_KEYS": tiles.keys,
-        "NUM_SPLITS": 8 if shape.max_queries == 1 else 1,
+        "IS_SPLIT": shape.max_queries == 1,
         "WINDOW": shape.window_tokens,
         "SOFT_CAP": shape.soft_cap,
         "HAS_SINKS": shape.has_sinks,
@@ -142,7 +142,7 @@ def test_joining_splits_compiles_for_hopper_without_spills(tmp_path: Path) -> No
     """So does the second kernel, with the most splits."""
     from baton.engine.runners.torch.ops.cuda.paged_kernel import join_splits
 
-    constants = {"VALUE_DIM": 128, "PADDED_VALUE_DIM": 128, "NUM_SPLITS": 32, "HAS_SINKS": True}
+    constants = {"VALUE_DIM": 128, "PADDED_VALUE_DIM": 128, "MAX_SPLITS": 32, "HAS_SINKS": True}
 
     binary = compiled(join_splits, constants, torch.bfloat16, Tiles(1, 16, 16, 4, 1), tmp_path)
 

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def rotate_and_store(
     heads, cosines, signed_sines, query_norm, key_norm, slots, queries, keys, values, copies,
     num_rows, row_stride, key_head_stride, value_head_stride, epsilon,

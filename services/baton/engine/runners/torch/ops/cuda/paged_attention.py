@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, num_splits, padded
+from baton.engine.runners.torch.ops.cuda.paged_queries import MAX_SPLITS, PagedQueries, num_splits, padded
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.pool import KeysValues
 
@@ -50,14 +50,15 @@ def _launch(
     group = num_heads // num_kv_heads
     assert tiles.rows >= tiles.queries * group, f"{tiles} does not hold groups of {group} heads"
     sinks = output if params.sinks is None else params.sinks
-    sizes: dict[str, Any] = {"VALUE_DIM": value_dim, "PADDED_VALUE_DIM": padded(value_dim), "NUM_SPLITS": splits}
+    sizes: dict[str, Any] = {"VALUE_DIM": value_dim, "PADDED_VALUE_DIM": padded(value_dim)}
     sizes["HAS_SINKS"] = params.sinks is not None
     attend_tile[(queries.num_tiles, num_kv_heads, splits)](
         *(query, pool.keys, pool.values, output, sinks, *parts),
         *(queries.tables, queries.ends, queries.first_rows, queries.tile_sequences, queries.tile_first_queries),
         *(params.scaling, query.stride(0), query.stride(1), pool.keys.stride(0), pool.values.stride(0)),
-        *(queries.tables.stride(0), num_heads),
+        *(queries.tables.stride(0), num_heads, splits),
         **sizes,
+        IS_SPLIT=splits > 1,
         GROUP=group,
         HEAD_DIM=head_dim,
         PADDED_HEAD_DIM=padded(head_dim),
@@ -71,7 +72,7 @@ def _launch(
         num_stages=tiles.num_stages,
     )
     if splits > 1:
-        join_splits[(num_rows, num_heads)](output, sinks, *parts, num_heads, **sizes)
+        join_splits[(num_rows, num_heads)](output, sinks, *parts, num_heads, splits, **sizes, MAX_SPLITS=MAX_SPLITS)
 
 
 def _parts(output: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -70,7 +70,7 @@ def pack_queries(
 
 _MIN_ROWS = 16
 """Rows of the smallest matrix that a tensor core multiplies."""
-_MAX_SPLITS = 32
+MAX_SPLITS = 32
 _MIN_SPLIT_KEYS = 256
 """Keys from which a split is worth being joined with the others."""
 
@@ -99,11 +99,11 @@ def tiles_for(dtype: torch.dtype, *, group: int, head_dim: int, max_queries: int
     if dtype == torch.float32:  # no tensor core multiplies it exactly
         rows, keys, num_warps, num_stages = (32 if max_queries > 1 and head_dim <= 128 else 16), 16, 8, 1
     elif max_queries == 1:
-        rows, keys, num_warps, num_stages = (16, 32, 4, 3) if head_dim > 128 else (16, 128, 4, 2)
+        rows, keys, num_warps, num_stages = 16, (32 if head_dim > 128 else 64), 4, 3
     elif head_dim > 128:
         rows, keys, num_warps, num_stages = 64, 32, 8, 2
     else:
-        rows, keys, num_warps, num_stages = 128, 64, 8, 3
+        rows, keys, num_warps, num_stages = 64, 64, 4, 3
     rows = max(rows, padded(group))
     return Tiles(1 if max_queries == 1 else rows // group, rows, keys, num_warps, num_stages)
 
@@ -116,7 +116,7 @@ def num_splits(num_tiles: int, num_kv_heads: int, max_end: int, num_multiprocess
     """
     wanted = 2 * num_multiprocessors // max(1, num_tiles * num_kv_heads)
     useful = max_end // _MIN_SPLIT_KEYS
-    return 1 << (max(1, min(wanted, useful, _MAX_SPLITS)).bit_length() - 1)
+    return 1 << (max(1, min(wanted, useful, MAX_SPLITS)).bit_length() - 1)
 
 
 def padded(size: int) -> int:
