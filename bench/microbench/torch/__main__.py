@@ -56,7 +56,9 @@ class Sizes(NamedTuple):
     num_bytes: int
 
 
-_BATCHES = ((1, 256), (32, 512), (256, 1024))
+_BATCHES = ((256, 1024), (256, 160), (32, 160), (1, 160))
+_TRANSFORMERS_TOKENS = 160
+"""Of a request that transformers is asked, too: longer ones take it minutes."""
 FULL = Sizes(LLAMA_3_8B, QWEN3_0_6B, torch.bfloat16, (1, 32, 256), 1024, 64, 4096, _BATCHES, 100, 8192, 8192, 1 << 30)
 DRY = Sizes(TINY, TINY, torch.float32, (1, 4), 32, 3, 48, ((1, 5), (4, 9)), 3, 32, 128, 1 << 16)
 """Runs through everything in a second or two; its numbers mean nothing."""
@@ -70,7 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     lines = []
-    for line in measured(torch.device(options.device), DRY if options.dry else FULL):
+    sizes = DRY if options.dry else FULL
+    if options.batches is not None:
+        sizes = sizes._replace(batches=tuple(batch for batch in sizes.batches if batch[0] in options.batches))
+    for line in measured(torch.device(options.device), sizes):
         print(json.dumps(line), file=sys.stderr, flush=True)
         lines.append(line)
     findings = findings_of(lines)
@@ -134,11 +139,13 @@ def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
     shape = sizes.batched
     for num_requests, max_tokens in sizes.batches:
         workload = Workload(num_requests, sizes.min_tokens, max_tokens, shape.vocabulary_size)
-        told = {"kind": "batch", "num_requests": num_requests}
+        told = {"kind": "batch", "num_requests": num_requests, "max_tokens": max_tokens}
         for temperature in (0.0, 0.6):
             runner = _runner(shape, sizes, device, num_requests, 2 * max_tokens)
             done = run_baton(runner, workload, temperature=temperature, max_step_tokens=sizes.max_step_tokens)
             yield {**told, "system": "baton", "temperature": temperature, **done._asdict()}
+        if max_tokens > _TRANSFORMERS_TOKENS:
+            continue
         model = random_model(
             shape, dtype=sizes.dtype, device=device, attention="sdpa", max_context=max(2 * max_tokens, 512)
         )
@@ -164,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench gpu", description=__doc__)
     parser.add_argument("--device", default="cuda", help="torch device")
     parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")
+    parser.add_argument("--batches", type=int, nargs="*", help="numbers of requests of whole batches; default: all")
     parser.add_argument("--out", type=Path, help="JSON with all that was measured")
     return parser
 

@@ -62,6 +62,10 @@ class HostClock:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from the next launch on."""
         self.num_steps = 0
         self.waited_seconds = self.begun_seconds = self.ended_seconds = 0.0
 
@@ -85,29 +89,43 @@ class HostClock:
 
 
 def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_step_tokens: int) -> Throughput:
-    """Run a workload through the engine, which is closed afterwards; raise BatonError if a request fails."""
+    """Run a workload, behind a short request, by an engine that is closed then; raise BatonError if one fails."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     limits = SchedulerLimits(max_batch_size=workload.num_requests, max_step_tokens=max_step_tokens)
     clock = HostClock(runner)
     engine = Engine(cast(Runner, clock), limits, post=deliver)
     engine.start()
     try:
+        _answer_all(engine, [([7] * 8, 4)], temperature, events)
+        clock.reset()
         started = time.perf_counter()
-        for index, (prompt, num_output) in enumerate(workload.requests()):
-            params = SamplingParams(temperature=temperature, seed=index, ignore_eos=True, max_tokens=num_output)
-            engine.submit(EngineRequest(f"request-{index}", tuple(prompt), params), events.put)
-        num_tokens = num_ended = 0
-        while num_ended < workload.num_requests:
-            event = events.get(timeout=_TIMEOUT_SECONDS)
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, Ended):
-                num_ended += 1
-                num_tokens += event.num_output_tokens
+        num_tokens = _answer_all(engine, workload.requests(), temperature, events)
+        seconds = time.perf_counter() - started
         host_seconds = clock.ended_seconds - clock.begun_seconds - clock.waited_seconds
-        return Throughput(num_tokens, time.perf_counter() - started, clock.num_steps, host_seconds)
+        return Throughput(num_tokens, seconds, clock.num_steps, host_seconds)
     finally:
         engine.close()
+
+
+def _answer_all(
+    engine: Engine,
+    requests: Sequence[tuple[list[int], int]],
+    temperature: float,
+    events: queue.SimpleQueue[EngineEvent],
+) -> int:
+    """Return the tokens of all requests, which come at once."""
+    for index, (prompt, num_output) in enumerate(requests):
+        params = SamplingParams(temperature=temperature, seed=index, ignore_eos=True, max_tokens=num_output)
+        engine.submit(EngineRequest(f"request-{len(requests)}-{index}", tuple(prompt), params), events.put)
+    num_tokens = num_ended = 0
+    while num_ended < len(requests):
+        event = events.get(timeout=_TIMEOUT_SECONDS)
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Ended):
+            num_ended += 1
+            num_tokens += event.num_output_tokens
+    return num_tokens
 
 
 def run_transformers(model: Any, workload: Workload, *, num_cache_blocks: int, max_step_tokens: int) -> Throughput:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 _MIN_DECODE_SHARE = 0.7
 _MIN_PREFILL_SHARE = 0.6
-_MIN_BATCH_RATE, _JUDGED_REQUESTS = 25_000, 256
+_MIN_BATCH_RATE, _JUDGED_BATCH = 25_000, (256, 1024)
 _MAX_STREAMING_RATIO = 1.03
 
 Line = Mapping[str, Any]
@@ -87,15 +87,14 @@ def _prefill(line: Line, rates: Line) -> Finding:
 
 
 def _batch(line: Line, batches: Sequence[Line]) -> list[Finding]:
-    rate, num_requests = line["num_output_tokens"] / line["seconds"], line["num_requests"]
-    name = f"whole batch of {num_requests}, {line['system']}"
+    rate, batch = line["num_output_tokens"] / line["seconds"], (line["num_requests"], line["max_tokens"])
+    name = f"whole batch of {batch[0]} to {batch[1]} tokens, {line['system']}"
     if line["system"] != "baton":
         return [Finding(name, rate, "tokens/s")]
-    alike = [other for other in batches if other["system"] != "baton" and other["num_requests"] == num_requests]
-    asked = max(
-        [_MIN_BATCH_RATE if num_requests == _JUDGED_REQUESTS else 0]
-        + [other["num_output_tokens"] / other["seconds"] for other in alike]
-    )
+    others = [each for each in batches if each["system"] != "baton"]
+    alike = [each for each in others if (each["num_requests"], each["max_tokens"]) == batch]
+    least = _MIN_BATCH_RATE if batch == _JUDGED_BATCH else 0
+    asked = max([least, *(other["num_output_tokens"] / other["seconds"] for other in alike)])
     name += f", temperature {line['temperature']}"
     host_microseconds = 1e6 * line["host_seconds"] / line["num_steps"]
     return [

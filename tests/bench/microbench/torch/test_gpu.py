@@ -52,7 +52,14 @@ def test_prefill_is_held_to_the_matmul_rate(seconds: float, is_met: bool) -> Non
 
 def test_a_batch_must_be_ahead_of_transformers_too() -> None:
     """25,000 tokens a second are asked, or what transformers reached in the same run."""
-    own = {"kind": "batch", "num_requests": 256, "system": "baton", "temperature": 0.0, "num_output_tokens": 30_000}
+    own = {
+        "kind": "batch",
+        "num_requests": 256,
+        "max_tokens": 1024,
+        "system": "baton",
+        "temperature": 0.0,
+        "num_output_tokens": 30_000,
+    }
     own |= {"seconds": 1.0, "num_steps": 1000, "host_seconds": 0.5}
     other = {**own, "system": "transformers", "num_output_tokens": 31_000}
 
