@@ -24,9 +24,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 @triton.jit(do_not_specialize=["table_stride", "num_splits"])
 def attend_tile(
     query, keys, values, output, sinks, part_outputs, part_maxima, part_sums,
-    tables, ends, first_rows, tile_sequences, tile_first_queries,
-    scaling, query_row_stride, query_head_stride, key_head_stride, value_head_stride, table_stride, num_heads,
-    num_splits,
+    tables, ends, first_rows, tile_sequences, tile_first_queries, scaling,
+    query_row_stride, query_head_stride, key_head_stride, value_head_stride, table_stride, num_heads, num_splits,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     PADDED_HEAD_DIM: tl.constexpr, PADDED_VALUE_DIM: tl.constexpr,
     TILE_QUERIES: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, IS_SPLIT: tl.constexpr,
