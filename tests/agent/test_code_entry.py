@@ -34,8 +34,8 @@ NOW = datetime.now(UTC)
 
 @asynccontextmanager
 async def inviting(folder: Path) -> AsyncIterator[tuple[str, Invitations]]:
-    """Serve joining; yield the address, and the codes."""
-    port, invitations = free_ports(["join"])["join"], Invitations()
+    """Serve joining, where a machine "taken" is; yield the address, and the codes."""
+    port, invitations = free_ports(["join"])["join"], Invitations(lambda: ("taken",))
     settings = RouterSettings(
         join_port=port,
         join_secret_file=folder / "join.secret",
@@ -129,6 +129,19 @@ def test_a_code_makes_a_member_once(deployment: Path, tmp_path: Path) -> None:  
     attempted(deployment, attempt)
 
 
+def test_a_name_that_another_machine_has_is_refused_and_costs_no_code(deployment: Path) -> None:  # noqa: F811
+    """Hosts may well be called alike: two of one name would take each other's place for ever."""
+
+    async def attempt(address: str, invitations: Invitations) -> None:
+        code, _ = invitations.create(datetime.now(UTC))
+
+        with pytest.raises(ConfigurationError, match=r"a machine of the cluster is called taken already: .*`--name`"):
+            await token_for(code, applicant("taken"), address)
+        await token_for(code, applicant("other"), address)
+
+    attempted(deployment, attempt)
+
+
 def test_of_two_who_use_a_code_at_once_one_gets_in(deployment: Path) -> None:  # noqa: F811
     """Both have proved to know it before either is let in."""
 
@@ -164,7 +177,7 @@ def test_wrong_codes_are_told_alike_and_burn_the_right_one(deployment: Path) -> 
             await token_for(code, applicant(), address)
 
         assert len(set(told)) == 1
-        assert "burnt" in invitations.problem(code.number, datetime.now(UTC))
+        assert "burnt" in invitations.problem(code.number, "mac-1", datetime.now(UTC))
 
     attempted(deployment, attempt)
 

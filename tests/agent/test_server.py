@@ -77,7 +77,7 @@ def test_further_workers_have_the_flags_of_the_own_one_but_for_what_is_its_own(
     flags: str, values: dict[str, str], dtype: str
 ) -> None:
     """Its model and ports, written either way; the number format is told apart, as memory is planned by it."""
-    own = "--model-dir=/a --model-name org/a '--fast-port=8051'"
+    own = "--model-dir=/a --model-name org/a '--fast-port=8051' --mock-shape llama-3.1-8b"
 
     arguments, settings = further_worker(f"--engine mock {own} {flags} '--advertise-address=10.0.0.1'", values)
 

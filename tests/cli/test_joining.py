@@ -50,7 +50,7 @@ def test_a_machine_goes_on_without_a_code(tmp_path: Path, monkeypatch: pytest.Mo
     """With the flags that it joined with; one that has not joined needs a code."""
     told_flags: list[object] = []
     monkeypatch.setattr(joining, "_work", lambda flags, **_: told_flags.append(flags))
-    assert "expected a number and 3 words" in told("join", f"--state-dir={tmp_path}")
+    assert "has joined nothing yet: give the code" in told("join", f"--state-dir={tmp_path}")
     member(tmp_path).keep_flags(["--host=10.0.0.2", "--worker-arguments=--engine mlx"])
 
     assert CliRunner().invoke(make_app(), ["join", f"--state-dir={tmp_path}"]).exit_code == 0

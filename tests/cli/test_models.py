@@ -12,10 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from baton.cli.app import make_app
+from baton.cli.cluster.model_orders import print_models
 from baton.cli.models import pull
 from baton.cli.terminal.console import make_console
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.gateway.settings import GatewaySettings
+from baton.internal.v1.model_service_pb2 import DesiredModel, ModelState
 from baton.weights.store import WeightStore
 from checkpoints import checkpoint
 from weight_transfer.test_four_machines import FETCHED, contents, folder_with, machine
@@ -44,6 +46,21 @@ def test_a_model_is_pulled_and_listed(hub: FakeHub) -> None:
     assert "org/tiny" in listed
     assert COMMIT[:12] in listed
     assert "1.05 MB" in listed
+
+
+@pytest.mark.parametrize("command", [("up",), ("models", "load"), ("models", "pull"), ("models", "digest")])
+def test_a_revision_is_told_of(command: tuple[str, ...]) -> None:
+    """Brackets are no markup."""
+    told = CliRunner().invoke(make_app(command[:1]), [*command, "--help"], env={"COLUMNS": "200"}).stdout
+
+    assert "name[@revision]" in told
+
+
+def test_a_problem_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever brackets it has."""
+    print_models([ModelState(desired=DesiredModel(name="[b]"), problem="no `org/name[@revision]` of a hub")])
+
+    assert {"[b]", "`org/name[@revision]`"} <= set(capsys.readouterr().out.split())
 
 
 def test_a_setting_names_a_model_of_a_hub(hub: FakeHub) -> None:

@@ -48,6 +48,31 @@ def test_a_sigkill_of_each_loses_nothing(release: Release, roles: tuple[str, ...
     report.check(num_least=20)
 
 
+def test_either_of_two_workers_carries_on_alone(cluster: Cluster, namespace: str, measured: Measured) -> None:
+    """Of two unlike pods that play any part each is killed, then each goes for good and comes back."""
+    release = Release.of_example(cluster, namespace, "workers")
+    release.install()
+    pools = ("deployment/baton-worker-spark", "deployment/baton-worker-ultra")
+    with loading(release) as load:
+        for pod in release.pods("worker"):
+            if cluster.folder:
+                cluster.kill_container(pod.node, pod.container_id)
+            else:
+                release.delete(pod)
+            time.sleep(8)
+            release.wait_ready()
+        for pool in pools:
+            for replicas in (0, 1):
+                cluster.kubectl("scale", pool, "--namespace", namespace, f"--replicas={replicas}")
+                cluster.kubectl("rollout", "status", pool, "--namespace", namespace, "--timeout", "120s")
+                time.sleep(5)
+            release.wait_ready()
+        report = load.stop()
+
+    measured(report.line, **report.numbers)
+    report.check(num_least=20)
+
+
 def test_a_drained_node_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
     """As before maintenance: its pods leave one by one, by their budgets."""
     node = release.pods("decode")[0].node

@@ -113,7 +113,7 @@ def test_five_wrong_guesses_burn_a_code() -> None:
             invitations.check(number, *proved(code, code.words))
         texts.add(refused.value.message)
     assert len(texts) == 1
-    assert "burnt by 5 wrong guesses" in invitations.problem(code.number, NOW)
+    assert "burnt by 5 wrong guesses" in invitations.problem(code.number, "mac", NOW)
 
 
 def test_four_wrong_guesses_do_not() -> None:
@@ -126,7 +126,7 @@ def test_four_wrong_guesses_do_not() -> None:
 
     invitations.check(code.number, *proved(code, code.words))
 
-    assert invitations.problem(code.number, NOW) == ""
+    assert invitations.problem(code.number, "mac", NOW) == ""
 
 
 def test_a_code_is_for_one_machine_and_a_quarter_of_an_hour() -> None:
@@ -137,9 +137,9 @@ def test_a_code_is_for_one_machine_and_a_quarter_of_an_hour() -> None:
     invitations.use(first.number, "mac")
 
     assert expires_at == NOW + LIFETIME
-    assert "used by mac: `baton invite`" in invitations.problem(first.number, NOW)
-    assert invitations.problem(second.number, expires_at - timedelta(seconds=1)) == ""
-    assert "expired at 03:19 UTC: `baton invite`" in invitations.problem(second.number, expires_at)
+    assert "used by mac: `baton invite`" in invitations.problem(first.number, "mac", NOW)
+    assert invitations.problem(second.number, "mac", expires_at - timedelta(seconds=1)) == ""
+    assert "expired at 03:19 UTC: `baton invite`" in invitations.problem(second.number, "mac", expires_at)
 
 
 def test_codes_are_bounded_and_those_that_are_over_make_room() -> None:

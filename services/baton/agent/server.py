@@ -153,8 +153,8 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
             models.cancel()
 
 
-_OWN_FLAGS = ("--model-dir", "--model-name", "--fast-port", "--metrics-port", "--tls-health-port")
-"""Of a machine's own worker, which further ones do without."""
+_OWN_FLAGS = ("--model-dir", "--model-name", "--fast-port", "--metrics-port", "--tls-health-port", "--mock-shape")
+"""Of a machine's own worker, which further ones do without: a mock is planned by the size of its own folder."""
 
 
 def further_worker(worker_arguments: str, values: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, str]]:

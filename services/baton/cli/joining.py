@@ -96,6 +96,8 @@ def join(
     if membership.flags and not code:
         _work(membership.flags, is_installed=is_installed)
         return
+    if not code:
+        raise ConfigurationError("this machine has joined nothing yet: give the code that `baton invite` prints")
     wanted = parse_code(code)
     if membership.has_joined or agent_process(folder):
         where = f" {membership.asked_address()}" if membership.has_joined else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from baton.errors import BatonError, ConfigurationError
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its library logs of a connection, Python is told as well
     try:
         from baton.cli.app import app_for  # here, so that Ctrl-C while it loads ends like any other
 

@@ -33,7 +33,7 @@ app.command("pin")(model_orders.pin)
 
 @app.command("pull")
 def pull_command(
-    model: Annotated[str, typer.Argument(help="org/name[@revision]; HF_TOKEN opens gated ones.")],
+    model: Annotated[str, typer.Argument(help="org/name\\[@revision]; HF_TOKEN opens gated ones.")],
     source: Annotated[
         list[str] | None,
         typer.Option("--from", help="host:port of a node or agent that has it, or is getting it; may be repeated."),
@@ -44,7 +44,7 @@ def pull_command(
 
 
 @app.command("remove")
-def remove_command(model: Annotated[str, typer.Argument(help="name[@revision], as `list` has it.")]) -> None:
+def remove_command(model: Annotated[str, typer.Argument(help="name\\[@revision], as `list` has it.")]) -> None:
     """Forget a model of this machine's store, and delete what no other one needs of it."""
     store = default_store()
     if not store.remove(model):
@@ -71,7 +71,7 @@ def list_command(router: RouterOption = DEFAULT_ROUTER) -> None:
 
 @app.command("digest")
 def digest_command(
-    model: Annotated[str, typer.Argument(help="A folder, or org/name[@revision].")],
+    model: Annotated[str, typer.Argument(help="A folder, or org/name\\[@revision].")],
     *,
     is_full: Annotated[bool, typer.Option("--full", help="Read every weight, not some rows of each tensor.")] = False,
 ) -> None:

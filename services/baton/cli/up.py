@@ -51,7 +51,7 @@ from baton.telemetry.logs import configure_logging
 from baton.weights.model_name import served_name_of
 
 _Model = Annotated[
-    str, typer.Option(help="Checkpoint folder, or org/name[@revision] of a hub; default: the demo model.")
+    str, typer.Option(help="Checkpoint folder, or org/name\\[@revision] of a hub; default: the demo model.")
 ]
 _NodesFile = Annotated[
     Path | None,

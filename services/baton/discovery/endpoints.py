@@ -7,7 +7,7 @@ bookmarks); https://kubernetes.io/docs/concepts/services-networking/endpoint-sli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -154,7 +154,7 @@ def _slice_of(document: Mapping[str, Any], port: str) -> Slice:
         host_port(address, number)
         for endpoint in document.get("endpoints") or ()
         if _takes_work(endpoint.get("conditions") or {})
-        for address in _first(endpoint.get("addresses") or ())
+        for address in (endpoint.get("addresses") or [])[:1]  # further ones are the same endpoint, Kubernetes says
         for number in numbers
     ]
     return Slice(document["metadata"]["name"], frozenset(addresses))
@@ -165,8 +165,3 @@ def _takes_work(conditions: Mapping[str, Any]) -> bool:
     if conditions.get("terminating") is True:
         return conditions.get("serving") is True
     return conditions.get("ready") is not False
-
-
-def _first(addresses: Iterable[str]) -> list[str]:
-    """Return the first address: Kubernetes defines that further ones are the same endpoint."""
-    return list(addresses)[:1]

@@ -23,7 +23,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry import propagate
 
-from baton.errors import BatonError, ConfigurationError, StreamBrokenError, UnavailableError
+from baton.errors import ConfigurationError, StreamBrokenError, UnavailableError
 from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.headers import CallError, Code, Status
 from baton.grpc_sockets.limits import Limits, Timing
@@ -164,7 +164,8 @@ class FastStream:
             return self._items[0][0]
         if self._is_closed():
             raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED")
-        raise _error_of(self._status or Status(Code.UNKNOWN))
+        status = self._status or Status(Code.UNKNOWN)
+        raise error_from_status(_CODES[int(status.code)], status.message, info_of(status.details))
 
     async def _wait(self) -> None:
         while not self._items and self._status is None:
@@ -281,7 +282,3 @@ def _cancel_made(making: asyncio.Future[ClientCall]) -> None:
     """Cancel a call that nobody waits for, once it has been made."""
     if not making.cancelled() and making.exception() is None:
         making.result().cancel()
-
-
-def _error_of(status: Status) -> BatonError:
-    return error_from_status(_CODES[int(status.code)], status.message, info_of(status.details))

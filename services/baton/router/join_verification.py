@@ -178,7 +178,9 @@ class JoinServicer(service.JoinServiceServicer):
     async def _outcome(self, newcomer: messages.Newcomer, address: str) -> messages.EnterOutcome:
         problem = _disagreement(newcomer, datetime.now(UTC)) or await _blockade(address, newcomer.worker_port)
         now, number = datetime.now(UTC), newcomer.code_number
-        problem = self._invitations.problem(number, now) or problem  # nothing is awaited from here until it is used
+        problem = (
+            self._invitations.problem(number, newcomer.node_id, now) or problem
+        )  # nothing is awaited from here until it is used
         if problem:
             log.warning("join_refused peer=%s node=%r cause=%r", address, newcomer.node_id, problem)
             return messages.EnterOutcome(problem=problem)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -68,7 +68,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     server.add(model_servicer.SERVICE_NAME, adding)
     planning = asyncio.gather(models.run(), *([lease.run()] if lease else []))
     try:
-        async with _joining(settings, server):
+        async with _joining(settings, server, lambda: _names_taken(state, models)):
             yield server
     finally:
         planning.cancel()
@@ -89,9 +89,17 @@ def placements_within(memory: Memory, machine: Memory) -> int:
     return chosen
 
 
+def _names_taken(state: RouterState, models: ModelSupervision) -> Collection[str]:
+    """Return the names of machines and nodes that are there."""
+    heard = {each.description.node_id for each in state.nodes if not state.nodes.unusable_reason(each)}
+    return heard | models.listed().machine_free_byte_counts.keys()
+
+
 @asynccontextmanager
-async def _joining(settings: RouterSettings, server: GrpcServer) -> AsyncIterator[None]:
-    """Serve, and let machines and pods join if the settings want that; this router's own certificate comes first."""
+async def _joining(
+    settings: RouterSettings, server: GrpcServer, taken: Callable[[], Collection[str]]
+) -> AsyncIterator[None]:
+    """Serve, and let machines of names not `taken` join, and pods; this router's own certificate comes first."""
     identity = current_identity()
     opens_later = identity is not None and identity.lan_file is not None
     if not settings.join_port or (opens_later and lacking("agent")):
@@ -102,7 +110,7 @@ async def _joining(settings: RouterSettings, server: GrpcServer) -> AsyncIterato
     from baton.security.join_code import Invitations
 
     async with AsyncExitStack() as stack:
-        codes, door, address = Invitations(), None, host_port(settings.announce_address, settings.join_port)
+        codes, door, address = Invitations(taken), None, host_port(settings.announce_address, settings.join_port)
         if identity and opens_later:
             door = invitations.LanDoor(settings, identity, server, codes, stack)
         inviting = invitations.InviteServicer(codes, door, address if settings.join_secret_file else "")

@@ -11,6 +11,7 @@ import difflib
 import hmac
 import re
 import secrets
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -116,9 +117,10 @@ class _Invitation:
 
 
 class Invitations:
-    """The codes of a router, in memory: a restart forgets them, and so makes them void."""
+    """The codes of a router, in memory: a restart forgets them. `taken` returns the names that machines have."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Callable[[], Collection[str]] = tuple) -> None:
+        self._taken = taken
         self._of_number: dict[int, _Invitation] = {}
         self._last_number = secrets.randbelow(80) + 9  # another than after the last start, for the most part
 
@@ -152,8 +154,8 @@ class Invitations:
                 del self._of_number[number]
         raise wrong_code()
 
-    def problem(self, number: int, now: datetime) -> str:
-        """Return why a code lets nobody in whose holder has proved to know it; empty: it does."""
+    def problem(self, number: int, node_id: str, now: datetime) -> str:
+        """Return why a code does not let a machine in that has proved to know it; empty: it does."""
         invitation = self._of_number.get(number)
         remedy = "`baton invite` prints another"
         if invitation is None:
@@ -162,6 +164,8 @@ class Invitations:
             return f"the code has been used by {invitation.used_by}: {remedy}"
         if now >= invitation.expires_at:
             return f"the code has expired at {invitation.expires_at:%H:%M} UTC: {remedy}"
+        if node_id in self._taken():
+            return f"a machine of the cluster is called {node_id} already: `--name` gives this one another name"
         return ""
 
     def use(self, number: int, node_id: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from baton.agent.child import STOP_GRACE_SECONDS
-from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes, write_assignment
+from baton.cli.local.launch import LocalCluster, ProcessPlan, model_workers, plan_processes, write_assignment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import NodeSpec
 from baton.cli.serve import load_service, take_option
@@ -28,6 +28,16 @@ def site(tmp_path: Path) -> LocalCluster:
 
 def _value(plan: ProcessPlan, flag: str) -> str:
     return next(text.partition("=")[2] for text in plan.child.arguments if text.startswith(f"--{flag}="))
+
+
+def test_a_worker_of_a_further_model_is_as_the_first_node_but_for_the_size_of_its_mock(site: LocalCluster) -> None:
+    """Which is that of its own folder: one that turned out to be larger than planned would be loaded for ever."""
+    node = NodeSpec("worker", "mock", 1, {"mock_hardware": "m2", "mock_shape": "llama-3.1-8b"})
+    started = model_workers(site, (node,), plan_processes(site, (node,)))("tiny", site.model_dir, 1 << 20)
+
+    assert "--mock-hardware=m2" in started.child.arguments
+    assert "--planned-kv-bytes=1048576" in started.child.arguments
+    assert not [each for each in started.child.arguments if "mock-shape" in each]
 
 
 def _memory_shares(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Mapping[str, str]:

@@ -33,7 +33,7 @@ class FakeRouter:
     async def change_model(self, request: ChangeModelRequest) -> ChangeModelResponse:
         """Remember what is asked."""
         self.asked.append(request)
-        name = request.unload or request.load.name
+        name = request.unload or request.forget or request.load.name
         state = ModelState(desired=DesiredModel(name=name), stage=MODEL_STAGE_STORED, problem="waits")
         return ChangeModelResponse(model=state, forecast=["it fits"] if request.is_dry_run else [])
 
@@ -67,6 +67,8 @@ def test_an_administrator_changes_what_is_wanted() -> None:
         assert (wanted.source, wanted.min_replica_count, list(wanted.pinned_machines)) == ("/models/llama", 2, ["mac"])
         assert (wanted.is_on_demand, wanted.keep_alive.seconds) == (True, 9)
         assert router.asked[1].unload == "llama"
+        await _answer(unload, UnloadBody("llama", forget=True))
+        assert router.asked[-1].forget == "llama"
 
     asyncio.run(run())
 

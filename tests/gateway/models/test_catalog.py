@@ -246,6 +246,42 @@ def test_an_unknown_name_is_told_the_nearest_ones() -> None:
         follow(steps, nodes)
 
 
+def test_an_unknown_name_is_told_none_that_does_not_answer() -> None:
+    """A model that failed, or that nobody wants now, is no remedy."""
+    nodes = FakeNodes()
+    nodes.states = [node("lamb")]
+    nodes.models = [
+        ModelState(desired=DesiredModel(name="llama-1"), stage=MODEL_STAGE_FAILED),
+        ModelState(desired=DesiredModel(name="llama-2", is_on_demand=True), stage=MODEL_STAGE_STORED),
+    ]
+
+    async def steps(following: Following) -> None:
+        await following.catalog.model("llama")
+
+    with pytest.raises(NotFoundError, match=r"this gateway serves `lamb`, `llama-2`$"):
+        follow(steps, nodes)
+
+
+def test_a_model_that_an_operator_forgets_is_unknown_once_its_nodes_have_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long others are remembered."""
+    monkeypatch.setattr("baton.gateway.models.catalog._FORGOTTEN_SECONDS", 1e-9)
+    nodes = FakeNodes()
+    nodes.models = [ModelState(desired=DesiredModel(name=name), stage=MODEL_STAGE_FAILED) for name in "ab"]
+    nodes.states = [node("b")]
+
+    async def steps(following: Following) -> list[list[str]]:
+        told = []
+        nodes.models = []
+        for nodes.states in ([node("b")], []):
+            await following.look()
+            told.append([each.name for each in following.catalog.listed()])
+        return told
+
+    assert follow(steps, nodes, forget_seconds=600.0) == [["b"], []]
+
+
 def test_the_only_model_needs_no_name() -> None:
     """Of several, one must be named."""
     nodes = FakeNodes()

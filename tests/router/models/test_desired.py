@@ -28,6 +28,8 @@ def test_what_is_wanted_outlives_the_process(tmp_path: Path) -> None:
 
     assert second.lead()
     assert list(second) == [model]
+    second.remove("llama")
+    assert read_desired(file) == []
     assert sorted(each.name for each in tmp_path.iterdir()) == ["models.toml", "models.toml.lock"]
 
 

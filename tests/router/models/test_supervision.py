@@ -124,6 +124,27 @@ def test_a_wanted_model_is_loaded_and_an_unloaded_one_goes() -> None:
     assert not any(machine.held for machine in cluster.machines.values())
 
 
+def test_a_forgotten_model_goes_from_all_machines_and_lists() -> None:
+    """Whether it is served, or never came; its name may be taken anew."""
+    cluster = Cluster(FakeMachine("a", 40))
+    cluster.supervision.want(_wanted())
+    cluster.supervision.want(_wanted("mistyped", is_on_demand=True))
+    cluster.step(20)
+    assert set(cluster.machines["a"].session.orders) == {"llama", "mistyped"}
+    cluster.supervision.forget("mistyped")
+    cluster.step()
+    assert set(cluster.machines["a"].session.orders) == {"llama"}
+    cluster.supervision.forget("llama")
+    cluster.step()
+
+    assert not cluster.machines["a"].session.orders
+    assert not cluster.machines["a"].held
+    assert not cluster.supervision.states()
+    cluster.supervision.want(_wanted())
+    cluster.step(20)
+    assert cluster.loads == ["llama", "llama"]
+
+
 def test_twenty_flaps_of_a_machine_move_a_model_once() -> None:
     """Whoever has it last keeps it."""
     cluster = Cluster(FakeMachine("a", 40), FakeMachine("b", 40))

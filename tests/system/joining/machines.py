@@ -75,15 +75,25 @@ class JoiningMachine:
         command, environment = self._command(arguments), os.environ | self._environment
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
-    def ask(self, prompt: str) -> dict[str, Any]:
-        """Return the answer of the gateway on its loopback."""
+    def ask(self, prompt: str, **fields: object) -> dict[str, Any]:
+        """Return the answer of the gateway on its loopback; raise CalledProcessError without one."""
         message = {"role": "user", "content": prompt}
-        body = {"model": "baton-demo", "temperature": 0, "max_tokens": 24, "messages": [message]}
+        body = {"model": "baton-demo", "temperature": 0, "max_tokens": 24, "messages": [message], **fields}
         url = "http://127.0.0.1:8000/v1/chat/completions"
         call = ("ip", "netns", "exec", self.namespace, "curl", "-sS", "-m", "120", url, "--json", json.dumps(body))
         told = subprocess.run(call, capture_output=True, text=True, timeout=150, check=True).stdout
         answer: dict[str, Any] = json.loads(told)
         return answer
+
+    def ask_in_the_end(self, prompt: str) -> dict[str, Any]:
+        """Return the gateway's answer, asking again where the machine is off or it refuses; raise TimeoutError."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(subprocess.CalledProcessError):
+                if "choices" in (answer := self.ask(prompt)):
+                    return answer
+            time.sleep(0.2)  # a client that has no patience
+        raise TimeoutError(f"no answer to {prompt!r}\n{self.log[-4000:]}")
 
     def printed(self, pattern: str) -> str:
         """Return what a pattern's group is in the log, once it is there.

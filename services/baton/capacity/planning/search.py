@@ -127,7 +127,9 @@ class PlanSearch:
     def _exact(self) -> Sequence[Option]:
         """Return the best of all combinations."""
         options = [pricer.options() for pricer in self._pricers]
-        rests = [_sum([_least(each) for each in options[index:]]) for index in range(len(options) + 1)]
+        parts = [zip(*(option.price for option in each), strict=True) for each in options]
+        least = [Price(*map(min, each)) for each in parts]  # of each part, whichever option has it
+        rests = [_sum(least[index:]) for index in range(len(options) + 1)]
         best: list[tuple[Price, tuple[int, ...], Sequence[Option]]] = []
 
         def descend(chosen: tuple[Option, ...]) -> None:
@@ -209,8 +211,3 @@ def _masks(chosen: Sequence[Option]) -> tuple[int, ...]:
 
 def _sum(prices: Sequence[Price]) -> Price:
     return Price(*(sum(part) for part in zip(*prices, strict=True))) if prices else Price(0, 0, 0, 0)
-
-
-def _least(options: Sequence[Option]) -> Price:
-    """Return the least of each part, whichever option has it."""
-    return Price(*(min(part) for part in zip(*(option.price for option in options), strict=True)))

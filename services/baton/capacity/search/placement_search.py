@@ -85,7 +85,8 @@ class PlacementSearch:
         """Bring the coefficients up to date: of the nodes that changed, or of all where nodes have come or gone."""
         before, self._nodes = self._nodes, nodes
         changed = [index for index, is_other in enumerate(map(operator.is_not, nodes, before)) if is_other]
-        if len(nodes) != len(before) or any(not _is_same(nodes[index], before[index]) for index in changed):
+        key = operator.attrgetter("node_id", "role")
+        if len(nodes) != len(before) or any(key(nodes[index]) != key(before[index]) for index in changed):
             self._decoders = [DecodeFloor.of(node, mean_output) for node in nodes if node.can_decode]
             self._prefillers = [ComputeFloor.of(node) for node in nodes if node.can_prefill]
             self._decoder_at = list(accumulate((node.can_decode for node in nodes), initial=0))
@@ -99,10 +100,6 @@ class PlacementSearch:
                 self._decoders[self._decoder_at[index]] = DecodeFloor.of(node, mean_output)
             if node.can_prefill:
                 self._prefillers[self._prefiller_at[index]] = ComputeFloor.of(node)
-
-
-def _is_same(node: NodeSnapshot, before: NodeSnapshot) -> bool:
-    return node.node_id == before.node_id and node.role == before.role
 
 
 _Pair: TypeAlias = tuple[float, str, ComputeFloor, Link]

@@ -28,7 +28,7 @@ _IsPatient = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until i
 
 
 def load(
-    model: Annotated[str, typer.Argument(help="Name of a known model, folder, or org/name[@revision].")],
+    model: Annotated[str, typer.Argument(help="Name of a known model, folder, or org/name\\[@revision].")],
     name: Annotated[str, typer.Option(help="Name to serve it under; default: the hub's, or the folder's.")] = "",
     min_replicas: Annotated[int, typer.Option(min=0, help="Machines that serve it at least.")] = 1,
     max_replicas: Annotated[int, typer.Option(min=0, help="At most; 0: as many as it fits on.")] = 0,
@@ -60,14 +60,16 @@ def load(
 
 def unload(
     model: Annotated[str, typer.Argument(help="Its name.")],
+    is_forgotten: Annotated[bool, typer.Option("--forget", help="Also know its name no more.")] = False,
     is_patient: _IsPatient = True,
     router: RouterOption = DEFAULT_ROUTER,
 ) -> None:
     """End a model's workers once their requests have ended; its files stay."""
-    state = _change(router, messages.ChangeModelRequest(unload=model))
+    change = messages.ChangeModelRequest
+    state = _change(router, change(forget=model) if is_forgotten else change(unload=model))
     if is_patient:
-        state = _await(router, state, messages.MODEL_STAGE_ABSENT)
-    print(_told(state))
+        _await(router, state, messages.MODEL_STAGE_ABSENT)
+    print(f"{model}: {'forgotten' if is_forgotten else 'unloaded'}")
 
 
 def pin(
@@ -102,7 +104,7 @@ def print_models(models: Sequence[messages.ModelState]) -> None:
             share = progress(each)
             told = stage_name(each.stage) if share is None else f"{stage_name(each.stage)} {share:.0%}"
             table.add_row("", told, machine, *sizes, each.problem)
-    make_console().print(table)
+    make_console().print(table, markup=False)
 
 
 def _change(router: str, request: messages.ChangeModelRequest) -> messages.ModelState:
@@ -119,7 +121,7 @@ def _await(router: str, state: messages.ModelState, stage: messages.ModelStage) 
             raise UnavailableError(f"{state.desired.name} has failed: {state.problem}", reason="MODEL_FAILED")
         if (line := _told(state)) != told:
             told = line
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         time.sleep(_POLL_SECONDS)
         states = {each.desired.name: each for each in listed(router).models}
         state = states.get(state.desired.name, messages.ModelState(desired=state.desired))

@@ -238,9 +238,13 @@ def _worker(
 
 
 def model_workers(site: LocalCluster, nodes: Sequence[NodeSpec], plans: Sequence[ProcessPlan]) -> MakeWorker:
-    """Return how this machine starts a worker for a further model: as the first node here, with a part of its own."""
+    """Return how this machine starts a worker for a further model: as the first node here, with a part of its own.
+
+    A mock has the size of its own folder, by which it is planned.
+    """
     addresses = {plan.role: plan.address for plan in plans}
-    options = {**nodes[0].options, "drain_seconds": str(DRAIN_SECONDS)}
+    options = {name: value for name, value in nodes[0].options.items() if name != "mock_shape"}
+    options["drain_seconds"] = str(DRAIN_SECONDS)
     spec = replace(nodes[0], role="worker", count=1, options=options)
 
     def make(name: str, folder: Path, kv_bytes: int) -> StartedWorker:

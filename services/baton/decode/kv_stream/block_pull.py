@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -156,7 +155,7 @@ class BlockPull(KvStreamReader):
         with client_span(PULL_PATH, self._nodes.address(self._node_id), names.SPAN_RECEIVE_KV, attributes):
             try:
                 call = stub.PullBlocks(self._request, metadata=current_metadata())
-                async with self._until_latest(), grpc_call(call) as messages:
+                async with asyncio.timeout_at(self._latest), grpc_call(call) as messages:
                     # No queue stands before the first message: the node only reads.
                     timeouts = Timeouts(self._frame_seconds, self._frame_seconds)
                     await self._read(timed(aiter(messages), timeouts), terms)
@@ -165,9 +164,6 @@ class BlockPull(KvStreamReader):
                     "the stream left no more time than computing takes here", reason="DEADLINE"
                 ) from None
         return self._num_promised == self._num_wanted
-
-    def _until_latest(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext() if self._latest is None else asyncio.timeout_at(self._latest)
 
     def _promise(self, message: block_service_pb2.PullBlocksResponse) -> StreamPromise:
         if not 0 <= message.block_count <= self._num_wanted:

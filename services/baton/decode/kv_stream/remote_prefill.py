@@ -233,7 +233,7 @@ class RemotePrefill:
             broken,
             [other for other in self._options[1:] if self._nodes.has(other.node_id)],
             local_seconds=self._local_seconds(),
-            seconds_left=self._seconds_left(),
+            seconds_left=self._deadline and self._deadline - asyncio.get_running_loop().time(),
         )
 
     def _note(self, option: PrefillOption, error: Exception, reason: str, recovery: Recovery) -> None:
@@ -249,9 +249,6 @@ class RemotePrefill:
         attributes = {names.REASON: reason, names.RECOVERY: recovery.value, names.PREFILL_NODE_ID: option.node_id}
         trace.get_current_span().add_event(names.EVENT_KV_BROKEN, attributes)
         self._metrics.add(names.KV_BREAKS, 1, {names.REASON: reason, names.RECOVERY: recovery.value})
-
-    def _seconds_left(self) -> float | None:
-        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     def _within_deadline(self) -> AbstractAsyncContextManager[object]:
         """Return a context that breaks the stream while there is still time to compute what is missing here."""

@@ -153,7 +153,8 @@ class Ingest:
     @property
     def landing(self) -> LandingLoad:
         """Return how fast frames are written, and what waits."""
-        return LandingLoad(self._rate.bytes_per_second, sum(map(_bytes_left, self._queues.values())))
+        waiting = (item for queue in self._queues.values() for item in queue if isinstance(item, FrameCursor))
+        return LandingLoad(self._rate.bytes_per_second, sum(item.num_bytes_left for item in waiting))
 
     def add(self, sequence: Sequence, frame: FrameCursor) -> None:
         """Queue a frame."""
@@ -231,10 +232,6 @@ class Ingest:
                 return
             queue.popleft()
             item()
-
-
-def _bytes_left(queue: deque[FrameCursor | Callable[[], None]]) -> int:
-    return sum(item.num_bytes_left for item in queue if isinstance(item, FrameCursor))
 
 
 def export_cached(runner: Runner, sequence: Sequence) -> int:

@@ -98,7 +98,7 @@ class BatchAdmission:
                 continue
             if not self.has_slot or (blocked and not self._pool.num_available):
                 break
-            if blocked and not self._may_overtake(sequence, blocked):
+            if blocked and blocked.num_overtaken_blocks + self._num_blocks(sequence) > self._num_blocks(blocked):
                 continue
             if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
                 continue
@@ -235,10 +235,6 @@ class BatchAdmission:
         num_missing = self._num_blocks(sequence) - len(found)
         num_kept = sum(1 for each in self._queues.running if each.purpose is Purpose.GENERATE)
         return num_missing + num_kept <= self._pool.num_available_beside(found)
-
-    def _may_overtake(self, sequence: Sequence, blocked: Sequence) -> bool:
-        """Return whether a sequence may take blocks before one that needs more than there are."""
-        return blocked.num_overtaken_blocks + self._num_blocks(sequence) <= self._num_blocks(blocked)
 
     def _in_flight(self, step: Step) -> InFlightPrefixes:
         """Return what the running sequences compute, in this pass and after it."""

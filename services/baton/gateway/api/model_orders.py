@@ -43,6 +43,8 @@ class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
 
     model: str
     """Its name."""
+    forget: bool = False
+    """Whether its name is known no more, too."""
     dry_run: bool = False
     """Whether nothing changes: `forecast` says what would."""
 
@@ -93,7 +95,9 @@ class ModelOrders:
     async def unload(self, exchange: Exchange) -> None:
         """Want a model no more."""
         body: UnloadBody = exchange.body
-        await self._change(exchange, ChangeModelRequest(unload=body.model, is_dry_run=body.dry_run))
+        change = ChangeModelRequest(is_dry_run=body.dry_run)
+        setattr(change, "forget" if body.forget else "unload", body.model)
+        await self._change(exchange, change)
 
     async def _change(self, exchange: Exchange, request: ChangeModelRequest) -> None:
         answer = await self._router.change_model(request)

@@ -29,6 +29,8 @@ _SECOND_LOOK_SECONDS = 0.5
 """After a look that failed, until the next: a router that is just being replaced is no reason to leave."""
 _FRESH_SECONDS = 0.05
 """For which a look is not repeated, however many requests ask for what is not served."""
+_FORGOTTEN_SECONDS = 10.0
+"""Without a node, after which a model that an operator has had forgotten is no longer known."""
 _LATE_SECONDS = 0.02
 """After a node would have fallen silent, it is looked at."""
 _NUMBER = re.compile(r"[0-9.]+")
@@ -156,9 +158,10 @@ class ModelCatalog:
             self._wanted = {each.desired.name: status_of(each) for each in models.models}
         for name in {**self._entries, **by_model, **self._wanted}:
             entry = self._entries.setdefault(name, CatalogEntry(name, None, now))
-            entry.wanted = self._wanted.get(name)
+            entry.want(self._wanted.get(name))
             entry.take(by_model.get(name, ()), now)
-            if not (entry.pinned or entry.wanted) and now - entry.seen_seconds > self._settings.forget_seconds:
+            known_seconds = _FORGOTTEN_SECONDS if entry.was_wanted else self._settings.forget_seconds
+            if not (entry.pinned or entry.wanted) and now - entry.seen_seconds > known_seconds:
                 log.info("model_forgotten model=%s", name)
                 del self._entries[name]
         heard = [_last_heard_seconds(each) for each in by_model.values()]
@@ -182,7 +185,7 @@ class ModelCatalog:
     def check_name(self, name: str) -> None:
         """Check that a name is a model's own; raise NotFoundError if it is not."""
         if name not in self._entries:
-            raise unknown_model(name, [each.name for each in self.listed()])
+            raise unknown_model(name, self._names())
 
     def listed(self) -> Sequence[ListedModel]:
         """Return all names that can be asked for: the pinned model first, then models by name, adapters, aliases."""
@@ -222,10 +225,15 @@ class ModelCatalog:
             raise entry.mismatch() or self._refusal(entry)
         if not self._entries or not (self._has_looked and any(each.served for each in self._entries.values())):
             raise UnavailableError(self.told_problem, reason=NO_NODE)
-        names = [each.name for each in self.listed()]
         if not name:
-            raise InvalidFieldError("model", f"expected one of {', '.join(names)}")
-        raise unknown_model(name, names)
+            raise InvalidFieldError("model", f"expected one of {', '.join(self._names())}")
+        raise unknown_model(name, self._names())
+
+    def _names(self) -> Sequence[str]:
+        """Return the names that are answered, now or in a while; where none is, all."""
+        rows = self.listed()
+        usable = [each.name for each in rows if each.status.stage == "serving" or each.status.is_coming]
+        return usable or [each.name for each in rows]
 
     async def _use(self, name: str) -> None:
         """Have a model loaded on demand; a hundred requests that come together ask once."""

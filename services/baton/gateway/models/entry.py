@@ -39,6 +39,8 @@ class CatalogEntry:
         """The same with each adapter, by its name."""
         self.wanted: ModelStatus | None = None
         """What the planner says of it, if it knows it."""
+        self.was_wanted = False
+        """Whether the planner has known it."""
         self.seen_seconds = now_seconds
         """When a node of it was listed last."""
         self.problem = ""
@@ -48,6 +50,10 @@ class CatalogEntry:
         self._open_digest = ""
         self._failure = ""
         self._num_failures = 0
+
+    def want(self, wanted: ModelStatus | None) -> None:
+        """Take what the planner says of it, if it knows it."""
+        self.wanted, self.was_wanted = wanted, self.was_wanted or wanted is not None
 
     def take(self, states: Sequence[NodeState], now_seconds: float) -> None:
         """Take what the router says of its decode nodes."""

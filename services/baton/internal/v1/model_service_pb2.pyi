@@ -120,18 +120,20 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[ModelState, _Mapping]]] = ..., machine_free_byte_counts: _Optional[_Mapping[str, int]] = ..., plan: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ChangeModelRequest(_message.Message):
-    __slots__ = ("load", "use", "unload", "pin", "is_dry_run")
+    __slots__ = ("load", "use", "unload", "pin", "forget", "is_dry_run")
     LOAD_FIELD_NUMBER: _ClassVar[int]
     USE_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     IS_DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     load: DesiredModel
     use: str
     unload: str
     pin: DesiredModel
+    forget: str
     is_dry_run: bool
-    def __init__(self, load: _Optional[_Union[DesiredModel, _Mapping]] = ..., use: _Optional[str] = ..., unload: _Optional[str] = ..., pin: _Optional[_Union[DesiredModel, _Mapping]] = ..., is_dry_run: bool = ...) -> None: ...
+    def __init__(self, load: _Optional[_Union[DesiredModel, _Mapping]] = ..., use: _Optional[str] = ..., unload: _Optional[str] = ..., pin: _Optional[_Union[DesiredModel, _Mapping]] = ..., forget: _Optional[str] = ..., is_dry_run: bool = ...) -> None: ...
 
 class ChangeModelResponse(_message.Message):
     __slots__ = ("model", "forecast")

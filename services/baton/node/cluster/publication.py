@@ -33,7 +33,11 @@ class CacheIndexPublications:
     def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
         self._node_id = node_id
         self._holdings = Holdings()
-        self._replicas = Replicas(cache_indexes, self._publication, CacheIndexPublication.run)
+        self._replicas = Replicas(
+            cache_indexes,
+            lambda address: CacheIndexPublication(address, node_id, self._holdings.hashes),
+            CacheIndexPublication.run,
+        )
 
     def add(self, events: BlockEvents) -> None:
         """Take changes of the prefix cache."""
@@ -44,9 +48,6 @@ class CacheIndexPublications:
     async def run(self) -> None:
         """Publish until cancelled."""
         await self._replicas.run()
-
-    def _publication(self, address: str) -> CacheIndexPublication:
-        return CacheIndexPublication(address, self._node_id, self._holdings.hashes)
 
 
 class CacheIndexPublication:

@@ -108,7 +108,13 @@ class DesiredModels:
     def put(self, model: DesiredModel) -> None:
         """Want a model as it says; raise InvalidFieldError if it is wrong, ConfigurationError if writing fails."""
         check_desired(model)
-        models = self._models | {model.name: model}
+        self._keep(self._models | {model.name: model})
+
+    def remove(self, name: str) -> None:
+        """Know a model no more; raise ConfigurationError if writing fails."""
+        self._keep({each: model for each, model in self._models.items() if each != name})
+
+    def _keep(self, models: dict[str, DesiredModel]) -> None:
         if self._file is not None:
             _write(self._file, models)
         self._models = models

@@ -50,6 +50,8 @@ class ModelServicer(service.ModelServiceServicer):
         if request.is_dry_run:
             check_desired(wanted)
             forecast = await self._supervision.forecast(wanted)
+        elif request.WhichOneof("change") == "forget":
+            self._supervision.forget(wanted.name)
         elif request.WhichOneof("change") != "use":
             self._supervision.want(wanted)
         return messages.ChangeModelResponse(model=self._supervision.state_of(wanted.name), forecast=forecast)
@@ -85,9 +87,9 @@ class ModelServicer(service.ModelServiceServicer):
         kind = request.WhichOneof("change")
         if kind == "use":
             return self._used(request.use)
-        if kind == "unload":
+        if kind in ("unload", "forget"):
             wanted = DesiredModel()
-            wanted.CopyFrom(self._wanted(request.unload))
+            wanted.CopyFrom(self._wanted(request.unload or request.forget))
             wanted.is_unloaded = True
         elif kind == "pin":
             wanted = DesiredModel()
@@ -100,7 +102,7 @@ class ModelServicer(service.ModelServiceServicer):
             if not wanted.source:
                 wanted.source = self._wanted(wanted.name).source
         else:
-            raise InvalidFieldError("change", "expected load, use, unload or pin")
+            raise InvalidFieldError("change", "expected load, use, unload, forget or pin")
         if current_caller().party is Party.GATEWAY and kind == "pin":
             raise ForbiddenError("a gateway moves no model")
         return wanted

@@ -133,6 +133,12 @@ class ModelSupervision:
         self._steadiness.hurry()
         self._is_urgent.set()
 
+    def forget(self, name: str) -> None:
+        """Know a model no more: its workers end, and no machine stores it."""
+        self.desired.remove(name)
+        self._steadiness.hurry()
+        self._is_urgent.set()
+
     def note_use(self, name: str) -> None:
         """Take note that a request wants a model."""
         wanted = self.desired.get(name)
@@ -175,6 +181,8 @@ class ModelSupervision:
     def _store(self, machine: str, orders: dict[str, ModelOrder]) -> None:
         """Have a machine store what is wanted: a folder wherever it is, a hub's model where there is most room."""
         free = {each: session.report.free_byte_count for each, session in self._sessions.items()}
+        for name in [name for name, known in orders.items() if not (known.is_served or self.desired.get(name))]:
+            del orders[name]
         for model in self.desired:
             name, source, attempt = model.name, model.source, self._attempts.get(model.name, 0)
             known = orders.get(name)
@@ -362,9 +370,7 @@ class ModelSupervision:
         elif state.stage == SERVING:
             state.stage = messages.MODEL_STAGE_LOADED  # the router has not heard of its node yet
         if state.stage in (messages.MODEL_STAGE_ABSENT, FAILED):
-            state.problem = "; ".join(
-                f"{name}: {each.problem}" for name, each in state.machines.items() if each.problem
-            )
+            state.problem = "; ".join(f"{key}: {each.problem}" for key, each in state.machines.items() if each.problem)
         is_wanted = wanted is not None and not wanted.is_unloaded and state.stage != SERVING
         if is_wanted and not state.problem:
             has_room = self.plan is None or self.plan.holders.get(name) != frozenset()
@@ -382,13 +388,10 @@ class ModelSupervision:
 
     def listed(self) -> messages.ListModelsResponse:
         """Return all models, machines, and the plan."""
+        free = {machine: session.report.free_byte_count for machine, session in self._sessions.items()}
+        lines = plan_lines(self.plan, "; ".join(filter(None, (self._steadiness.why, self.waits))))
         return messages.ListModelsResponse(
-            models=self.states(),
-            machine_free_byte_counts={
-                machine: session.report.free_byte_count for machine, session in self._sessions.items()
-            },
-            plan=plan_lines(self.plan, f"{self._steadiness.why}{f'; {self.waits}' if self.waits else ''}"),
-            epoch=self._epoch,
+            models=self.states(), machine_free_byte_counts=free, plan=lines, epoch=self._epoch
         )
 
 

@@ -176,6 +176,20 @@ def test_a_worker_stands_where_it_has_worked_of_late(page: Page) -> None:
     expect(page.locator("#receivers .node")).to_have_count(2)
 
 
+def test_lines_are_drawn_from_side_to_side_and_over_no_text(page: Page) -> None:
+    """Nodes of one side that send to each other have that in their lists."""
+    state = picture(5)
+    names = ("prefill-dgx-spark-0", "prefill-dgx-spark-1")
+    between = {**state["links"][0], "from": names[0], "to": names[1]}
+    show(page, {**state, "links": [*state["links"], between]})
+
+    expect(page.locator("#senders .node")).to_have_count(2)
+    expect(page.locator(f".node[data-key={names[1]}] .links > [data-key={names[0]}]")).to_have_count(1)
+    expect(page.locator("#lines path").first).to_be_attached()
+    keys = page.locator("#lines path").evaluate_all("paths => paths.map((path) => path.dataset.key)")
+    assert " ".join(names) not in keys
+
+
 def test_what_is_not_there_is_said_to_be_and_what_to_do(page: Page) -> None:
     """No node, a node that has left, a gateway that does not answer: with the last numbers, marked as old."""
     show(page, picture(0), width="phone")
@@ -215,7 +229,7 @@ def test_models_machines_and_the_plan_are_told_and_names_are_no_markup(page: Pag
         HOSTILE: ["Unload"],
         "org/fetched": ["Unload"],
         "org/stored": ["Load", "Unload"],
-        "org/failed": ["Try again", "Unload"],
+        "org/failed": ["Try again", "Forget"],
     }
     expect(page.locator("#machines li").first).to_contain_text(
         f"mac: 61 GB free for models · {HOSTILE} ● serving, holds"

@@ -9,7 +9,7 @@ import msgspec
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.answer import FinishedChoice, encode
-from baton.gateway.api.errors import ApiError, ErrorFormat
+from baton.gateway.api.errors import ErrorFormat
 from baton.gateway.api.openai.errors import error_body
 from baton.gateway.api.openai.logprobs import TokenBytes, TokenLogprobBody, chat_logprobs
 from baton.gateway.api.responses.input import sealed
@@ -234,11 +234,10 @@ def _status(result: GenerationResult) -> str:
     return "incomplete" if result.reason == "length" else "completed"
 
 
-def _error_event(error: ApiError, context: RequestContext) -> bytes:
-    return event(context, "error", code=error.code, message=error.message, param=error.field)
-
-
-RESPONSES_ERRORS = ErrorFormat(error_body, _error_event)
+RESPONSES_ERRORS = ErrorFormat(
+    error_body,
+    lambda error, context: event(context, "error", code=error.code, message=error.message, param=error.field),
+)
 
 
 def _usage(result: GenerationResult) -> ResponsesUsage:

@@ -190,7 +190,8 @@ class MlxBackbone:
 
     def _run_recurrent(self, run: RunLayer, layer: int, hidden: mx.array, batch: MlxBatch) -> mx.array:
         """Run a layer that keeps states, cut where copies of one are wanted; hand over those that are complete."""
-        spans = [self._with_slots(span) for span in batch.spans]
+        idle = self._idle_slot
+        spans = [span.state or StateSpan(idle if span.start else None, idle) for span in batch.spans]
         slots, sources = [each.slot for each in spans], [each.source for each in spans]
         states, start, outputs = self._states[layer], batch.spans[0].start, []
         begin, num_tokens = 0, hidden.shape[1]
@@ -207,6 +208,3 @@ class MlxBackbone:
             if span.layer_sink is not None and span.needs_logits:
                 span.layer_sink(layer, states.to_kv(slot))
         return outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=1)
-
-    def _with_slots(self, span: Span) -> StateSpan:
-        return span.state or StateSpan(self._idle_slot if span.start else None, self._idle_slot)

@@ -168,7 +168,7 @@ function drawLines(links) {
   const lines = links.flatMap((link) => {
     const card = cards.get(link.from);
     const place = cards.get(link.to)?.querySelector(`.links > [data-key="${CSS.escape(link.from)}"] .from`);
-    if (!card || !place || !card.closest("#senders")) return [];
+    if (!card?.closest("#senders") || !place?.closest("#receivers")) return [];
     const from = card.getBoundingClientRect(), to = place.getBoundingClientRect();
     if (to.height === 0) return [];
     const x1 = from.right - box.left, x2 = cards.get(link.to).getBoundingClientRect().left - box.left, middle = (x1 + x2) / 2;

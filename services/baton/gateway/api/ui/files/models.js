@@ -83,7 +83,7 @@ function fillModel(item, { desired, machines = {}, problem, ready_in: ready, roo
   const seconds = ready && !problem && stage !== "stored" ? `serves in about ${Math.ceil(parseFloat(ready))} s` : "";
   const demand = desired.is_on_demand && isWanted ? `on demand: a request loads it, it goes after ${parseFloat(desired.keep_alive ?? "0s") || 300} s without any` : "";
   const kind = desired.source ? desired.source : root && root !== desired.name ? `answered by ${root}` : "by workers that were started by hand or by baton up";
-  put(item, ".what", [serving ? `${serving} of its workers take requests` : "", requests ? `${requests} in work` : "", kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
+  put(item, ".what", [serving ? `${serving} ${serving === 1 ? "worker takes" : "workers take"} requests` : "", requests ? `${requests} in work` : "", kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
   put(item, ".problem", problem ?? "");
   const [load, unload] = item.querySelectorAll("button"), again = {
     model: desired.name,
@@ -96,6 +96,7 @@ function fillModel(item, { desired, machines = {}, problem, ready_in: ready, roo
   load.hidden = !desired.source || (isWanted && !desired.is_on_demand && stage !== "failed");
   load.textContent = stage === "failed" ? "Try again" : "Load";
   load.onclick = () => ask("load", `Load ${desired.name}`, again);
-  unload.hidden = !isWanted;
-  unload.onclick = () => ask("unload", `Unload ${desired.name}`, { model: desired.name });
+  unload.hidden = !desired.source;
+  unload.textContent = isWanted && stage !== "failed" ? "Unload" : "Forget";
+  unload.onclick = () => ask("unload", `${unload.textContent} ${desired.name}`, { model: desired.name, forget: unload.textContent === "Forget" });
 }
