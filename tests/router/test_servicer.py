@@ -360,6 +360,20 @@ def test_bad_descriptions_are_refused_by_field(changed: dict[str, Any], field: s
     with_router(client)
 
 
+def test_two_models_of_one_name_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Answers depend on which of them is asked."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        _dgx = await register(stub, DGX)
+        assert "models_differ" not in caplog.text
+        other = replace(MAC, node_id="other", layout=replace(MAC.layout, model_revision_digest="b" * 32))
+        _other = await register(stub, other)
+        assert f"models_differ model={MODEL} nodes=other,dgx" in caplog.text.replace("other,mac", "other,dgx")
+
+    with_router(client)
+
+
 def test_reports_before_the_description_are_refused() -> None:
     """The first message must be the node."""
 

@@ -86,10 +86,7 @@ async def serve(settings: GatewaySettings) -> None:
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
     with scraped_meter() as (meter, scrape), _own_metrics(settings, scrape):
-        async with (
-            NodeLinks() as links,
-            _run(settings, links, Metrics(meter), scrape) as running,
-        ):
+        async with NodeLinks() as links, _run(settings, links, Metrics(meter), scrape) as running:
             yield running
 
 

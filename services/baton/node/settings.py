@@ -239,9 +239,7 @@ class MockSettings(ServiceSettings):
     """What engine mock plays."""
 
     group: ClassVar[str] = "Engine mock"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "mock_time_model": "the steps of a mock engine take what the roofline says",
-    }
+    dropped: ClassVar[Mapping[str, str]] = {"mock_time_model": "the steps of a mock engine take what the roofline says"}
 
     mock_hardware: str = "m3-ultra"
     """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, m2, h200, a100)."""

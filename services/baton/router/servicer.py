@@ -185,6 +185,11 @@ class NodeRegistrations:
             description.model_id,
             description.address,
         )
+        revision = description.layout.model_revision_digest
+        rivals = (each.description for each in self._state.nodes.of_model(description.model_id))
+        if rival := next((each for each in rivals if each.layout.model_revision_digest != revision), None):
+            ids = description.node_id, rival.node_id
+            log.warning("models_differ model=%s nodes=%s,%s: one name for two models", description.model_id, *ids)
         if description.can_decode:
             session.send_peers(self._peers_of(description))
         self._tell_peers(description)

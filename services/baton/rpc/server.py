@@ -122,12 +122,7 @@ class GrpcServer:
         self.port = 0
 
     def _made(self, access: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-        interceptors = (
-            *self._public.interceptors,
-            *server_interceptors(self._address),
-            *access,
-            ErrorInterceptor(),
-        )
+        interceptors = (*self._public.interceptors, *server_interceptors(self._address), *access, ErrorInterceptor())
         options, limits = self._options, self._limits
         if limits.has_gzip:
             options, interceptors = (*options, *OPTIONS), (*interceptors, InflatingInterceptor(limits.request_bytes))

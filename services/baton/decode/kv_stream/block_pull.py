@@ -142,10 +142,7 @@ class BlockPull(KvStreamReader):
             token_count=self.progress.num_tokens,
         )
         self._request.transfer.CopyFrom(shown)
-        attributes: dict[str, str | int] = {
-            names.CACHED_TOKENS: self._num_cached,
-            names.PULL_NODE_ID: self._node_id,
-        }
+        attributes: dict[str, str | int] = {names.CACHED_TOKENS: self._num_cached, names.PULL_NODE_ID: self._node_id}
         terms = StreamTerms(
             replace(self._layout, wire=wire_from_proto(self._request, self._layout)),
             request_crc32c(serialize_request(self._request)),

@@ -20,11 +20,7 @@ from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 MAX_CHOICES = 16
 
-FIELD_NAMES = {
-    "max_token_count": "max_tokens",
-    "min_token_count": "min_tokens",
-    "top_logprob_count": "top_logprobs",
-}
+FIELD_NAMES = {"max_token_count": "max_tokens", "min_token_count": "min_tokens", "top_logprob_count": "top_logprobs"}
 """Names that REST APIs have for fields of generation.proto, where they differ."""
 
 _INT32_MAX = 2**31 - 1

@@ -73,11 +73,7 @@ Fill = Callable[[bytes, SystemSample], None]
 
 _LEAST_DEGREES = 10.0
 """Below it a sensor of the GPU is switched off: no machine is as cold."""
-_MACMON_USES = {
-    "gpu_usage": "gpu_usage",
-    "pcpu_usage": "performance_cpu_usage",
-    "ecpu_usage": "efficiency_cpu_usage",
-}
+_MACMON_USES = {"gpu_usage": "gpu_usage", "pcpu_usage": "performance_cpu_usage", "ecpu_usage": "efficiency_cpu_usage"}
 _PART_POWERS = {f"{part}_power": f"{part}_power_watts" for part in ("cpu", "gpu", "ane")}
 """Fields of a sample by what both programs call them."""
 _POWERMETRICS = ("powermetrics", "--samplers", "cpu_power,gpu_power", "--sample-rate", "1000", "--format", "plist")

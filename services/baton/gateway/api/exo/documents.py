@@ -136,10 +136,7 @@ def _connections(states: Iterable[NodeState]) -> dict[str, dict[str, list[dict[s
     connections: dict[str, dict[str, list[dict[str, float]]]] = {}
     for state in states:
         for link in state.links:
-            edge = {
-                "bytesPerSecond": link.bytes_per_second,
-                "roundTripSeconds": seconds_from_duration(link.round_trip),
-            }
+            edge = {"bytesPerSecond": link.bytes_per_second, "roundTripSeconds": seconds_from_duration(link.round_trip)}
             connections.setdefault(link.from_node_id, {})[state.node.node_id] = [edge]
     return connections
 

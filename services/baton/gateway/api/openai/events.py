@@ -24,12 +24,7 @@ class CompletionWriter:
     def __init__(self, job: AnswerJob, id_prefix: str, kind: str, body: CommonBody) -> None:
         self._context = context = job.context
         context.answer_id = f"{id_prefix}-{context.request_id}"
-        self._common = {
-            "id": context.answer_id,
-            "object": kind,
-            "created": int(time.time()),
-            "model": body.model,
-        }
+        self._common = {"id": context.answer_id, "object": kind, "created": int(time.time()), "model": body.model}
         self._num_choices = job.num_choices
         self._prompts = [prompt.token_ids for prompt in job.prompts]
         self._has_token_ids = bool(body.return_token_ids)

@@ -118,13 +118,7 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _NOTHING_KEPT = "nothing is kept between requests; send the whole conversation as `input`"
 UNSERVED = Unserved(
-    promises={
-        **PROMISES,
-        "background": (False,),
-        "conversation": (),
-        "moderation": (),
-        "previous_response_id": (),
-    },
+    promises={**PROMISES, "background": (False,), "conversation": (), "moderation": (), "previous_response_id": ()},
     hints={
         "context_management": ([],),
         "input[].content[].annotations": ([],),
