@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from baton.engine.checkpoint.quantization import E2M1, powers_of_two, unpack_codes
+from baton.engine.checkpoint.quantization import E2M1, Affine, Float8, powers_of_two, unpack_codes
 from baton.engine.checkpoint.tensor_files import Array, Floats, StoredTensor
-from baton.engine.checkpoint.weights import Rows, Weight, plain
+from baton.engine.checkpoint.weights import PackedRows, Rows, Weight, plain
 from baton.errors import ConfigurationError
 
 Stored = Mapping[str, StoredTensor]
@@ -87,7 +87,9 @@ def _of_fp8(told: Mapping[str, Any], stored: Stored) -> Found:
             factors = np.repeat(scales.floats(scales.array()[blocks]), _FP8_BLOCK, axis=1)
             return codes.floats(codes.array()[rows]) * factors[:, : codes.shape[1]]
 
-        yield base, Weight(codes.shape, "F32", read), (base, name, f"{base.removesuffix('weight')}activation_scale")
+        packed = PackedRows(codes, scales, None, Float8())
+        names = (base, name, f"{base.removesuffix('weight')}activation_scale")
+        yield base, Weight(codes.shape, "F32", read, packed), names
 
 
 def _of_compressed_tensors(told: Mapping[str, Any], stored: Stored) -> Found:
@@ -112,7 +114,8 @@ def _of_compressed_tensors(told: Mapping[str, Any], stored: Stored) -> Found:
             return _scaled(codes, scales.floats(scales.matrix()[rows]))
 
         shape = (words.shape[0], words.shape[1] * 32 // bits)
-        yield base, Weight(shape, scales.dtype, read), (name, f"{base}_scale", f"{base}_shape")
+        packed = PackedRows(words, scales, None, Affine(shape[1] // scales.shape[1], bits))
+        yield base, Weight(shape, scales.dtype, read, packed), (name, f"{base}_scale", f"{base}_shape")
 
 
 def _of_awq(told: Mapping[str, Any], stored: Stored) -> Found:

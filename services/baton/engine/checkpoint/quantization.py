@@ -78,6 +78,14 @@ class Micro:
 
 
 @dataclass(frozen=True, slots=True)
+class Float8:
+    """Floats of 8 bits with 4 of exponent, and a factor in float32 for each square of `group_size`, or one for all."""
+
+    group_size: int = 128
+    bits: int = 8
+
+
+@dataclass(frozen=True, slots=True)
 class Quantization:
     """How a folder's weights are packed; single modules may differ."""
 

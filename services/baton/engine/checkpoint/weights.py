@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from baton.engine.checkpoint.quantization import Affine, Micro, Quantization
+from baton.engine.checkpoint.quantization import Affine, Float8, Micro, Quantization
 from baton.engine.checkpoint.rope import rope_parameters
 from baton.engine.checkpoint.tensor_files import Floats, StoredTensor
 
@@ -55,9 +55,15 @@ class PackedRows(NamedTuple):
     words: StoredTensor
     """[..., num_inputs * bits / 32], uint32."""
     scales: StoredTensor
-    """[..., num_inputs / group_size]."""
-    biases: StoredTensor
-    kind: Affine
+    """[..., num_inputs / group_size]; of `Float8` for each square, or one."""
+    biases: StoredTensor | None
+    """None: floats have none, and whole numbers are above and below the middle, which is 0."""
+    kind: Affine | Micro | Float8
+
+    @property
+    def num_bytes(self) -> int:
+        """Return what it takes in its file."""
+        return sum(part.array().nbytes for part in (self.words, self.scales, self.biases) if part)
 
 
 class Weight(NamedTuple):
@@ -72,6 +78,11 @@ class Weight(NamedTuple):
     """How it is packed; None: it is not, or is part of what is."""
     is_turned: bool = False
     """Whether Hugging Face's tensor has the last two sizes the other way round: rows here are outputs."""
+
+    @property
+    def kind(self) -> tuple[object, ...] | None:
+        """Return what packed weights have in common that can lie in one array."""
+        return self.packed and (self.packed.kind, self.packed.scales.dtype, self.packed.biases is None)
 
     @property
     def num_rows(self) -> int:
@@ -171,7 +182,8 @@ def _affine(stored: Mapping[str, StoredTensor], module: str, quantization: Quant
     kind = quantization.of(module)
     shape = (*words.shape[:-1], kind.num_inputs(words.shape[-1]))
     if isinstance(kind, Micro):
-        return Weight(shape, "F32", lambda rows: kind.unpack(words.matrix()[rows], scales.matrix()[rows]))
+        packed = PackedRows(words, scales, None, kind)
+        return Weight(shape, "F32", lambda rows: kind.unpack(words.matrix()[rows], scales.matrix()[rows]), packed)
     biases = stored[f"{module}.biases"]
 
     def read(rows: Rows) -> Floats:

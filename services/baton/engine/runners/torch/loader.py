@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -102,7 +103,7 @@ class LoadOptions:
         if (self.num_blocks is not None and self.num_blocks < 1) or self.block_tokens < 1:
             sizes = f"num_blocks {self.num_blocks} and block_tokens {self.block_tokens}"
             raise ConfigurationError(f"{sizes} must be 1 or more")
-        check_supported(self.weight_dtype, self.dtype, self.torch_device)
+        check_supported(self.weight_dtype, self.torch_device)
 
     def check_device(self) -> None:
         """Check that the device is there; raise ConfigurationError if it is not."""
@@ -145,6 +146,8 @@ def _read(options: LoadOptions, ops: DeviceOps | None = None) -> _Whole:
     packed = _packed_weights(checkpoint, options, ops) if ops else {}
     if not packed:
         checkpoint = checkpoint.unpacked()
+    elif ops and ops.rounds_packed:
+        checkpoint = replace(checkpoint, is_unpacked=True)
     device = _describe(options.torch_device)
     info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
     saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)
@@ -154,7 +157,9 @@ def _read(options: LoadOptions, ops: DeviceOps | None = None) -> _Whole:
     info = replace(
         info,
         layout=replace(info.layout, model_revision_digest=revision, weight_rounding=rounding),
-        weight_bytes=info.weight_bytes - saved_bits * info.num_linear_parameters // 8,
+        weight_bytes=info.weight_bytes
+        - saved_bits * info.num_linear_parameters // 8
+        - _saved_bytes(checkpoint, packed, info),
         accelerator_id=_accelerator_id(options.torch_device),
         adapters=tuple(folder.adapter for folder in folders),
     )
@@ -223,6 +228,18 @@ def _packed_weights(checkpoint: Checkpoint, options: LoadOptions, ops: DeviceOps
     }
 
 
+def _saved_bytes(checkpoint: Checkpoint, packed: Mapping[str, Weight], info: ModelInfo) -> int:
+    """Return by how much a step reads less where packed weights are not in MLX's format, of which one knows without."""
+    if checkpoint.quantization is not None:
+        return 0
+    read = [weight for name, weight in packed.items() if checkpoint.is_tied or not name.endswith("embed_tokens")]
+    return sum(
+        math.prod(weight.shape) * info.layout.dtype.num_bytes - weight.packed.num_bytes
+        for weight in read
+        if weight.packed
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Unpacked:
     """A tensor of a state dictionary that is made when transformers takes it, as slices of safetensors are."""
@@ -263,10 +280,16 @@ def _load_model(checkpoint: Checkpoint, packed: Mapping[str, Weight], options: L
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         named = f"{len(missing)} tensors are missing, among them {missing[0]}"
         raise ConfigurationError(f"model {options.directory}: {named}")
+    empty = torch.zeros((), dtype=options.torch_dtype, device=options.torch_device)
     for name, weight in packed.items():
-        setattr(model.get_submodule(name), PACKED, weight)
+        module = model.get_submodule(name)
+        setattr(module, PACKED, weight)
+        module.weight = torch.nn.Parameter(empty.expand(weight.shape), requires_grad=False)
     if packed and model.config.tie_word_embeddings:
-        setattr(model.get_output_embeddings(), PACKED, getattr(model.get_input_embeddings(), PACKED))
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        head.weight = embedding.weight
+        if hasattr(embedding, PACKED):
+            setattr(head, PACKED, getattr(embedding, PACKED))
     if is_llama_like(model):
         ranks.take_share(model)
     return model.to(options.torch_device).eval().requires_grad_(False)

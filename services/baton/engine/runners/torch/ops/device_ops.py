@@ -21,9 +21,18 @@ from baton.engine.runners.torch.ops.eager.attention import (
     attend_causally,
     causal_mask,
 )
-from baton.engine.runners.torch.ops.eager.linear import Linear, PlainLinear, Projection, side_by_side
+from baton.engine.runners.torch.ops.eager.linear import (
+    PACKED,
+    Linear,
+    PlainLinear,
+    Projection,
+    SideBySide,
+    biases_of,
+    of_one_kind,
+    side_by_side,
+)
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
-from baton.engine.runners.torch.ops.eager.quantised import Int4Product, WeightDtype, quantised
+from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight, WeightDtype, rounded
 from baton.engine.runners.torch.ops.pool import KeysValues
 
 
@@ -98,12 +107,13 @@ class DeviceOps:
     """Operations by torch itself, on any device.
 
     Rows are [num_rows, size] and contiguous, in the dtype of the weights. `weights_cause`: in what form weights are
-    held, and why. `can_capture`: whether what the device is asked for can be captured and asked for again as a whole.
+    held, and why. `rounds_packed`: whether weights that stay packed are rounded to the dtype of rows. `can_capture`:
+    whether what the device is asked for can be captured and asked for again as a whole.
     """
 
     weights_cause = "as loaded: packing is for CPUs"
+    rounds_packed = False
     can_capture = False
-    _int4_form: type[Int4Product] = Int4Product
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -112,11 +122,17 @@ class DeviceOps:
         """Return projections of one input as one product, side by side; raise ConfigurationError if no kernel fits."""
         if weight_dtype == "auto":
             return self.linear(modules)
-        return quantised(*side_by_side(modules), weight_dtype, self._int4_form)
+        for module in modules:
+            setattr(module, PACKED, rounded(module.weight, weight_dtype))
+        return self.linear(modules)
 
     def linear(self, modules: Sequence[torch.nn.Linear]) -> Projection:
-        """Return projections of the same input as one product of weights that are not rounded."""
-        return self._hold(*side_by_side(modules))
+        """Return projections of the same input as one product of weights that are not rounded; packed ones stay so."""
+        products = [
+            self._hold_packed(alike) if hasattr(alike[0], PACKED) else self._hold(*side_by_side(alike))
+            for alike in of_one_kind(modules)
+        ]
+        return products[0] if len(products) == 1 else SideBySide(products)
 
     def embedding(self, module: torch.nn.Embedding) -> Projection:
         """Return what gives rows [num_tokens, hidden_size] of tokens [num_tokens]."""
@@ -235,6 +251,12 @@ class DeviceOps:
     def _hold(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return a product of a weight [num_outputs, num_inputs] in the layout that is multiplied by soonest."""
         return PlainLinear(weight, bias)
+
+    def _hold_packed(self, modules: Sequence[torch.nn.Linear]) -> Linear:
+        """Return a product of weights of one kind that `can_hold` has accepted, or that are rounded."""
+        weights: list[RoundedWeight] = [getattr(module, PACKED) for module in modules]
+        numbers = torch.cat([weight.numbers() for weight in weights])
+        return PlainLinear(numbers.to(modules[0].weight.dtype), biases_of(modules))
 
     def _attend_segment(
         self, batch: PackedBatch, segment: QuerySegment, layer: int, query: torch.Tensor, params: AttentionParams

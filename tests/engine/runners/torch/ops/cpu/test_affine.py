@@ -16,7 +16,7 @@ from baton.engine.checkpoint.weights import ALL, Weight, read_weights
 from baton.engine.runners.torch import load_torch_runner
 from baton.engine.runners.torch.llama.model import LlamaModel
 from baton.engine.runners.torch.ops.choose import choose_ops
-from baton.engine.runners.torch.ops.cpu.affine import AffineLinear, PackedEmbedding
+from baton.engine.runners.torch.ops.cpu.affine import AffineLinear, PackedEmbedding, joined
 from baton.engine.runners.torch.ops.eager.linear import PACKED
 from baton.kv.kv_format import KvDtype
 from order import RUNS_ALL
@@ -92,9 +92,7 @@ def test_threads_share_out_a_large_product(tmp_path: Path, monkeypatch: pytest.M
     assert weight.packed is not None
     like, bias, rows = torch.empty(weight.shape), torch.randn(200), torch.randn(3, NUM_INPUTS)
 
-    alone, shared = (
-        AffineLinear(like, bias, [weight.packed], num_threads=count, product_dtype=like.dtype)(rows) for count in (1, 3)
-    )
+    alone, shared = (AffineLinear(like, bias, joined([weight]), count, like.dtype)(rows) for count in (1, 3))
 
     assert torch.equal(alone, shared)
 

@@ -22,9 +22,11 @@ from baton.engine.runners.torch.ops import choose
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
+from baton.engine.runners.torch.ops.eager.quantised import WeightDtype
 from baton.engine.runners.torch.ops.pool import KeysValues
 from bench.microbench.torch.shapes import Shape, random_runner
 from engine.runners.torch.ops.cuda.elementwise_cases import between_errors, num_drawn_otherwise
+from engine.runners.torch.ops.cuda.packed_cases import KINDS, packed_errors
 
 TINY_WITH_NORMS = Shape("tiny-qwen3", Qwen3Config, 2, 64, 96, 4, 2, 16, 512, is_tied=True)
 
@@ -180,10 +182,11 @@ def kernel_errors(cases: Mapping[str, Case], seed: int, *, device: str = "cpu") 
     return errors
 
 
-def model_errors(seed: int) -> dict[str, float]:
+def model_errors(seed: int, weight_dtype: WeightDtype = "auto") -> dict[str, float]:
     """Return by how much logits of a small model differ where Triton's kernels compute: in a packed and a decode pass.
 
-    Of use where kernels are interpreted: the same tensors are then computed without them too.
+    `weight_dtype`: in what weights are held. Of use where kernels are interpreted: the same tensors are then computed
+    without them too.
     """
     draw = random.Random(seed)
     prompts = [draw.choices(range(10, 512), k=size) for size in (5, 3)]
@@ -197,6 +200,7 @@ def model_errors(seed: int) -> dict[str, float]:
             num_blocks=8,
             max_batch_size=2,
             max_context=64,
+            weight_dtype=weight_dtype,
         )
         spans = [Span(prompt, 0, [5 - row, row], needs_logits=True) for row, prompt in enumerate(prompts)]
         steps = [Span([7], len(prompt), [5 - row, row], needs_logits=True) for row, prompt in enumerate(prompts)]
@@ -214,5 +218,8 @@ if __name__ == "__main__":
         "between": between[0] | between[1],
         "drawn": [num_drawn_otherwise(drawn, dtype) for dtype in (torch.float32, torch.float16)],
         "model": model_errors(drawn),
+        "model in 4 bits": model_errors(drawn, "int4"),
+        "products": packed_errors(drawn, torch.float32, kinds=KINDS[::3])
+        | packed_errors(drawn, torch.float16, kinds=KINDS[1::5]),
     }
     print(json.dumps(answer))

@@ -19,6 +19,7 @@ from baton.engine.runners.torch.ops.pool import KeysValues
 from engine.runners.torch.ops.cuda import kernel_cases
 from engine.runners.torch.ops.cuda.elementwise_cases import between_errors, num_drawn_otherwise
 from engine.runners.torch.ops.cuda.kernel_cases import CASES, inputs_of, served_cases
+from engine.runners.torch.ops.cuda.packed_cases import packed_errors
 
 _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
 _MAX_GPU_ERROR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -75,6 +76,7 @@ def test_kernels_compute_what_float64_does_on_a_gpu(dtype: torch.dtype) -> None:
 
     errors = kernel_cases.kernel_errors(chosen, seed, device="cuda")
     errors |= between_errors(seed, dtype, device="cuda", size=4096)
+    errors |= packed_errors(seed, dtype, device="cuda", sizes=((1000, 1152),), all_rows=(1, 8, 9, 17))
     errors["drawn"] = num_drawn_otherwise(seed, dtype, device="cuda", size=151_936)
 
     assert {name: error for name, error in errors.items() if error > _MAX_GPU_ERROR[dtype]} == {}
@@ -83,10 +85,21 @@ def test_kernels_compute_what_float64_does_on_a_gpu(dtype: torch.dtype) -> None:
 def test_a_model_computes_the_same_with_all_kernels() -> None:
     """A packed pass of two prompts and a decode pass over static buffers, as CUDA runs them, give the same logits."""
     pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
-    errors = kernel_errors()["model"]
+    for name in ("model", "model in 4 bits"):
+        errors = kernel_errors()[name]
 
-    assert errors.keys() == {"packed", "decode"}
-    assert all(0 < error < 1e-4 for error in errors.values()), errors
+        assert errors.keys() == {"packed", "decode"}
+        assert all(0 < error < 1e-4 for error in errors.values()), errors
+
+
+def test_products_by_packed_weights_compute_what_float64_does() -> None:
+    """Of a row, whole and split, and of many; numbers written out are those of their format, to the last bit."""
+    pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
+    errors = kernel_errors()["products"]
+
+    assert len(errors) == 32
+    for name, error in errors.items():
+        assert error <= (0 if name.endswith("weights") else 1e-3 if "float16" in name else 5e-6), name
 
 
 @pytest.mark.parametrize("name", CASES)

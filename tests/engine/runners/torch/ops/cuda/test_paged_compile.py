@@ -50,7 +50,7 @@ OTHERS = (
 )
 SHAPES = COMMON + OTHERS if os.environ.get("BATON_KERNELS") == "all" else COMMON
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
-_FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums")
+_FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums", "parts")
 _BETWEEN_POINTERS = (
     "heads",
     "cosines",
@@ -62,11 +62,12 @@ _BETWEEN_POINTERS = (
     "hidden",
     "copies",
 )
-_SUM_POINTERS = ("delta", "weight", "total", "normalised")
+_SUM_POINTERS = ("delta", "weight", "total", "normalised", "rows", "again", "bias")
 _LONG_POINTERS = ("slots", "best", "chosen")
 _DOUBLE_POINTERS = ("temperatures", "uniforms", "sums")
 _INT_POINTERS = ("tables", "ends", "first_rows", "tile_sequences", "tile_first_queries")
-_ALIGNED = ("query_row_stride", "query_head_stride", "key_head_stride", "value_head_stride")
+_PACKED_POINTERS = ("words", "scales", "marks", "arrivals")
+_ALIGNED = ("row_stride", "query_row_stride", "query_head_stride", "key_head_stride", "value_head_stride")
 
 
 def compiled(kernel: Any, constants: dict[str, object], dtype: torch.dtype, tiles: Tiles, cache: Path) -> Any:
@@ -75,11 +76,21 @@ def compiled(kernel: Any, constants: dict[str, object], dtype: torch.dtype, tile
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    pointers = {"query", "keys", "values", "output", "sinks", "logits", *_FLOAT_POINTERS, *_INT_POINTERS}
+    pointers = {
+        "query",
+        "keys",
+        "values",
+        "output",
+        "sinks",
+        "logits",
+        *_FLOAT_POINTERS,
+        *_INT_POINTERS,
+        *_PACKED_POINTERS,
+    }
     pointers |= {*_BETWEEN_POINTERS, *_SUM_POINTERS, *_LONG_POINTERS, *_DOUBLE_POINTERS}
     signature = dict.fromkeys(names, "i32") | {name: _TYPES[dtype] for name in names if name in pointers}
     signature |= {name: "*fp32" for name in names if name in _FLOAT_POINTERS}
-    signature |= {name: "*i32" for name in names if name in _INT_POINTERS}
+    signature |= {name: "*i32" for name in names if name in (*_INT_POINTERS, *_PACKED_POINTERS)}
     signature |= dict.fromkeys(constants, "constexpr") | {
         name: "fp32" for name in names if name in ("scaling", "epsilon")
     }
@@ -183,3 +194,23 @@ def test_drawing_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -
     binary = compiled(getattr(drawing_kernel, name), constants, torch.bfloat16, Tiles(1, 16, 16, 8, 1), tmp_path)
 
     assert spilled_bytes(binary, tmp_path) == 0
+
+
+@pytest.mark.parametrize(("bits", "num_rows"), [(4, 1), (4, 16), (4, 32), (8, 1)])
+def test_products_by_packed_weights_compile_for_hopper_without_spills(bits: int, num_rows: int, tmp_path: Path) -> None:
+    """Llama-3-8B's, tiled as they are served, whole numbers of 4 bits and 8-bit floats, by tensor cores."""
+    from baton.engine.runners.torch.ops.cuda.packed_kernel import multiply
+    from baton.engine.runners.torch.ops.cuda.packed_linear import constants_of, tiling_for
+    from baton.engine.runners.torch.ops.cuda.packed_weight import Format, PackedWeight
+
+    form = Format(4, 64, "affine", "bf16") if bits == 4 else Format(8, 128, "e4m3", "f32")
+    words = torch.empty(4096 * bits // 32 // 32, 6144, 32, dtype=torch.int32, device="meta")
+    weight = PackedWeight(words, words[0], 4096, form)
+    tiling = tiling_for(num_rows, weight, torch.bfloat16, 132)
+
+    constants = constants_of(weight, tiling, torch.bfloat16, has_bias=False)
+    binary = compiled(multiply, constants, torch.bfloat16, Tiles(1, 8, 8, *tiling[3:5]), tmp_path)
+
+    assert spilled_bytes(binary, tmp_path) == 0
+    assert binary.metadata.shared <= 100 * 1024
+    assert "mma" in binary.asm["ptx"]

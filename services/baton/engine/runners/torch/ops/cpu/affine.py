@@ -13,11 +13,12 @@ from functools import cache
 import numpy as np
 import torch
 
+from baton.engine.checkpoint.quantization import Affine
 from baton.engine.checkpoint.weights import PackedRows, Weight
 from baton.engine.runners.torch.ops.cpu.linear import CpuLinear, pack, padded_rows, panels_of, product
 from baton.engine.runners.torch.ops.cpu.numba_kernels import AFFINE_OUTPUTS, PANEL_OUTPUTS
 from baton.engine.runners.torch.ops.device import MemoryRange
-from baton.engine.runners.torch.ops.eager.linear import Linear
+from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight
 from baton.engine.runners.torch.ops.pool import Array, array_of
 
 MAX_ROWS = 16
@@ -32,7 +33,8 @@ _SCALES = ("BF16", "F16")
 
 def can_hold(packed: PackedRows) -> bool:
     """Return whether a weight can stay as it is packed."""
-    return packed.kind.bits in _BITS and packed.scales.dtype == packed.biases.dtype and packed.scales.dtype in _SCALES
+    scales, biases = packed.scales.dtype, packed.biases and packed.biases.dtype
+    return isinstance(packed.kind, Affine) and packed.kind.bits in _BITS and scales == biases and scales in _SCALES
 
 
 def blocks_of(words: Array, scales: Array, biases: Array, *, bits: int, is_half: bool) -> Array:
@@ -55,33 +57,38 @@ def blocks_of(words: Array, scales: Array, biases: Array, *, bits: int, is_half:
     return marked if bits == _BITS[0] else marked[..., None]
 
 
-def _joined(sources: Sequence[PackedRows]) -> Array:
-    """Return weights of the same inputs and kind, outputs side by side."""
-    words, scales, biases = (
-        np.concatenate([part.matrix() for part in parts]) for parts in list(zip(*sources, strict=True))[:3]
-    )
-    return blocks_of(words, scales, biases, bits=sources[0].kind.bits, is_half=sources[0].scales.dtype == "F16")
+def joined(sources: Sequence[Weight | RoundedWeight]) -> Array:
+    """Return weights of the same inputs and kind, outputs side by side, of files or rounded: whole numbers."""
+    parts, bits, is_half = [], 0, False
+    for source in sources:
+        if isinstance(source, RoundedWeight):
+            halves = [part.view(torch.int16).numpy() for part in (source.scales, source.biases) if part is not None]
+            parts.append([source.packed().numpy().view(np.uint32), *halves])
+            bits = source.bits
+        elif (packed := source.packed) is not None:
+            parts.append([part.matrix() for part in packed[:3] if part])
+            bits, is_half = packed.kind.bits, packed.scales.dtype == "F16"
+    words, scales, biases = (np.concatenate(same) for same in zip(*parts, strict=True))
+    return blocks_of(words, scales, biases, bits=bits, is_half=is_half)
 
 
 class AffineLinear(CpuLinear):
     """A product by weights in 4 or 8 bits; rows are float32 or bfloat16.
 
     `like`: of the dtype and the sizes of the weight, [num_outputs, num_inputs]; its elements are not looked at. `bias`:
-    [num_outputs]. `sources`: the weight, outputs side by side, all of one kind; `can_hold` has accepted them.
-    `num_threads`: threads that multiply. `product_dtype`: of the parts that oneDNN multiplies by; on a CPU without
-    products of bfloat16 it is float32.
+    [num_outputs]. `blocks`: the weight, as `blocks_of` and `joined` return it. `num_threads`: threads that multiply.
+    `product_dtype`: of the parts that oneDNN multiplies by; on a CPU without products of bfloat16 it is float32.
     """
 
     def __init__(
         self,
         like: torch.Tensor,
         bias: torch.Tensor | None,
-        sources: Sequence[PackedRows],
-        *,
+        blocks: Array,
         num_threads: int,
         product_dtype: torch.dtype,
     ) -> None:
-        self._blocks = _joined(sources)
+        self._blocks = blocks
         self._num_inputs, self._num_threads, self._product_dtype = like.shape[1], num_threads, product_dtype
         super().__init__(like, bias, max_streamed_rows=MAX_ROWS)
 
@@ -120,17 +127,6 @@ class AffineLinear(CpuLinear):
     def memory(self) -> MemoryRange:
         """Return where the weight is."""
         return MemoryRange(self._blocks.ctypes.data, self._blocks.nbytes)
-
-
-class SideBySide:
-    """Products of the same input by weights that are held in different forms, in order of their outputs."""
-
-    def __init__(self, products: Sequence[Linear]) -> None:
-        self._products = products
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return [num_rows, num_outputs]."""
-        return torch.cat([each(rows) for each in self._products], dim=1)
 
 
 class PackedEmbedding:

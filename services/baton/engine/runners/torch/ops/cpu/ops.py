@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import groupby
 from itertools import product as cartesian
 from typing import Any, NamedTuple
 
@@ -17,13 +16,14 @@ import torch
 from baton.engine.checkpoint.weights import PackedRows
 from baton.engine.runners.base import NOT_FINITE
 from baton.engine.runners.torch.batch import PackedBatch, QuerySegment, RowBatch
-from baton.engine.runners.torch.ops.cpu.affine import AffineLinear, PackedEmbedding, SideBySide, can_hold
+from baton.engine.runners.torch.ops.cpu.affine import AffineLinear, PackedEmbedding, can_hold, joined
 from baton.engine.runners.torch.ops.cpu.huge_pages import use_huge_pages
 from baton.engine.runners.torch.ops.cpu.linear import CpuLinear, Layout, product
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, LayerParts, Norm, Rotation
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams, attend_causally
-from baton.engine.runners.torch.ops.eager.linear import PACKED, Linear, Projection, side_by_side
+from baton.engine.runners.torch.ops.eager.linear import PACKED, Linear, Projection, biases_of
+from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight
 from baton.engine.runners.torch.ops.pool import Array, KeysValues, KvPool, array_of
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,11 @@ class CpuPaths(NamedTuple):
     thread alone."""
     multiplies_packed: Callable[[], bool] = lambda: False
     """Returns whether Baton's kernel multiplies by weights that stay packed, and oneDNN by parts that are unpacked."""
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """Return in what oneDNN multiplies."""
+        return torch.bfloat16 if self.multiplies_bfloat16 else torch.float32
 
 
 class CpuOps(DeviceOps):
@@ -101,22 +106,6 @@ class CpuOps(DeviceOps):
         num_bytes = use_huge_pages(memory)
         log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
 
-    def linear(self, modules: Sequence[torch.nn.Linear]) -> Projection:
-        """See `DeviceOps`; weights that are packed stay so."""
-        products: list[Linear] = []
-        for kind, alike in groupby(modules, key=_packed_kind_of):
-            own = list(alike)
-            if kind is None:
-                products.append(self._hold(*side_by_side(own)))
-                continue
-            like = own[0].weight[:1].expand(sum(module.out_features for module in own), -1)
-            bias = None if own[0].bias is None else torch.cat([module.bias for module in own])
-            sources = [getattr(module, PACKED).packed for module in own]
-            paths = self._paths
-            dtype = torch.bfloat16 if paths.multiplies_bfloat16 else torch.float32
-            products.append(AffineLinear(like, bias, sources, num_threads=paths.num_threads, product_dtype=dtype))
-        return products[0] if len(products) == 1 else SideBySide(products)
-
     def embedding(self, module: torch.nn.Embedding) -> Projection:
         """See `DeviceOps`."""
         weight = getattr(module, PACKED, None)
@@ -129,6 +118,13 @@ class CpuOps(DeviceOps):
     def _hold(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return self._paths.layout.form(weight, bias)
 
+    def _hold_packed(self, modules: Sequence[torch.nn.Linear]) -> Linear:
+        paths, like = self._paths, modules[0].weight[:1].expand(sum(module.out_features for module in modules), -1)
+        weights = [getattr(module, PACKED) for module in modules]
+        if isinstance(weights[0], RoundedWeight) and (weights[0].biases is None or not paths.multiplies_packed()):
+            return super()._hold_packed(modules)
+        return AffineLinear(like, biases_of(modules), joined(weights), paths.num_threads, paths.product_dtype)
+
     def attend_positions(
         self, batch: PackedBatch, query: torch.Tensor, kv: KeysValues, params: AttentionParams, *, first_query: int
     ) -> torch.Tensor:
@@ -140,12 +136,6 @@ class CpuOps(DeviceOps):
             is_kept = paths.multiplies_bfloat16
             return attend_in_blocks(query, kv, params, first_query=first_query, multiplies_bfloat16=is_kept)
         return super().attend_positions(batch, query, kv, params, first_query=first_query)
-
-
-def _packed_kind_of(module: torch.nn.Linear) -> tuple[object, ...] | None:
-    """Return what packed weights that lie in one array have in common; None: this one is not packed."""
-    weight = getattr(module, PACKED, None)
-    return weight and (weight.packed.kind, weight.dtype, module.bias is None)
 
 
 def attend_in_blocks(

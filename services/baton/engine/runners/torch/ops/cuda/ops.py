@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from baton.engine.checkpoint.weights import PackedRows
 from baton.engine.runners.torch.batch import QuerySegment, RowBatch, hand_over
 from baton.engine.runners.torch.ops.cuda import elementwise
 from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
 from baton.engine.runners.torch.ops.cuda.drawing import draw
+from baton.engine.runners.torch.ops.cuda.packed_linear import QuantEmbedding, QuantLinear
+from baton.engine.runners.torch.ops.cuda.packed_weight import (
+    PackedWeight,
+    can_hold,
+    packed_weight,
+    rounded_weight,
+    side_by_side,
+)
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, HostCopy, Norm, Rotation
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
-from baton.engine.runners.torch.ops.eager.quantised import CudaInt4Product
+from baton.engine.runners.torch.ops.eager.linear import PACKED, Linear, Projection, biases_of
+from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight
 
 
 class TritonOps(DeviceOps):
     """Operations by Triton kernels; on a CPU only under TRITON_INTERPRET=1."""
+
+    rounds_packed = True
+    _embedded: tuple[object, PackedWeight] | None = None
 
     def add_and_normalise(
         self, hidden: torch.Tensor, delta: torch.Tensor, norm: Norm
@@ -42,6 +55,29 @@ class TritonOps(DeviceOps):
             hand_over(batch, layer, written)
         return queries.transpose(0, 1)
 
+    def embedding(self, module: torch.nn.Embedding) -> Projection:
+        """See `DeviceOps`."""
+        if not hasattr(module, PACKED):
+            return super().embedding(module)
+        weight = self._packed(module)
+        self._embedded = (getattr(module, PACKED), weight)
+        return QuantEmbedding(weight, module.weight.dtype)
+
+    def can_hold(self, packed: PackedRows) -> bool:
+        """See `DeviceOps`."""
+        return can_hold(packed)
+
+    def _hold_packed(self, modules: Sequence[torch.nn.Linear]) -> Linear:
+        weight = side_by_side([self._packed(module) for module in modules])
+        return QuantLinear(weight, biases_of(modules), modules[0].weight.dtype)
+
+    def _packed(self, module: torch.nn.Module) -> PackedWeight:
+        """Return a module's weight on the device; that of a tied embedding is there already."""
+        held = getattr(module, PACKED)
+        if self._embedded is not None and held is self._embedded[0]:
+            return self._embedded[1]
+        return rounded_weight(held) if isinstance(held, RoundedWeight) else packed_weight(held.packed, self.device)
+
     def attend(
         self,
         batch: RowBatch,
@@ -64,7 +100,6 @@ class CudaOps(TritonOps):
     """Operations of a GPU, which the host does not wait for; float32 is multiplied as such in the whole process."""
 
     can_capture = True
-    _int4_form = CudaInt4Product
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)

@@ -26,7 +26,7 @@ def attend_by_kernel(
     """
     num_rows, num_heads, _ = query.shape
     num_kv_heads, _, _, value_dim = pool.values.shape
-    splits = num_splits(queries.num_tiles, num_kv_heads, queries.max_end, _num_multiprocessors(query.device))
+    splits = num_splits(queries.num_tiles, num_kv_heads, queries.max_end, num_multiprocessors(query.device))
     output = query.new_empty(num_rows, num_heads, value_dim)
     parts = _parts(output, splits)
     _launch(query, pool, queries, params, output, parts, splits)
@@ -90,7 +90,8 @@ def _parts(output: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 @cache
-def _num_multiprocessors(device: torch.device) -> int:
+def num_multiprocessors(device: torch.device) -> int:
+    """Return those of a device; a few where kernels are interpreted."""
     if device.type != "cuda":
         return _CPU_MULTIPROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,35 +1,33 @@
-"""The projections of a layer with weights in 8 or 4 bits, by torch's own kernels; activations keep their dtype.
+"""The projections of a layer rounded to 8 or 4 bits as they are loaded; activations keep their dtype.
 
-A model whose weights are rounded is another model: `revision_of` gives its K and V another revision, so that no node
-takes them for those of the checkpoint.
+What is rounded is held as weights are that a checkpoint packs, and multiplied by the same kernels. A model whose
+weights are rounded is another model: `revision_of` gives its K and V another revision, so that no node takes them for
+those of the checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
-from baton.engine.runners.torch.ops.eager.linear import Projection
 from baton.errors import ConfigurationError
 
 WeightDtype = Literal["auto", "int8", "int4", "fp8"]
 """In what the projections of all layers are held; auto: in the dtype of activations. The output projection keeps it."""
 
 _WEIGHT_BITS: dict[str, int] = {"int8": 8, "int4": 4, "fp8": 8}
-_GROUP_SIZES = (128, 64, 32)
+_GROUP_SIZES = (64, 32)
 _FP8 = torch.float8_e4m3fn
-_FP8_MAX = 448.0
+_FP8_MAX, _FP8_SQUARE = 448.0, 128
 
 
-def check_supported(weight_dtype: WeightDtype, dtype: str, device: torch.device) -> None:
-    """Check that torch has a kernel for device and dtype of activations; raise ConfigurationError if it has none."""
+def check_supported(weight_dtype: WeightDtype, device: torch.device) -> None:
+    """Check that there is a kernel; raise ConfigurationError if there is none."""
     if weight_dtype == "fp8" and device.type != "cuda":
         raise ConfigurationError(f"weight_dtype fp8: torch multiplies it on CUDA only, not on {device.type}")
-    if weight_dtype in ("int4", "fp8") and device.type == "cuda" and dtype != "bfloat16":
-        raise ConfigurationError(f"weight_dtype {weight_dtype}: on CUDA it needs dtype bfloat16, not {dtype}")
 
 
 def revision_of(digest: str, weight_dtype: WeightDtype) -> str:
@@ -44,97 +42,59 @@ def weight_bits(weight_dtype: WeightDtype, dtype: torch.dtype) -> int:
     return _WEIGHT_BITS.get(weight_dtype) or 8 * int(dtype.itemsize)
 
 
-def quantised(
-    weight: torch.Tensor, bias: torch.Tensor | None, weight_dtype: WeightDtype, int4_form: type[Int4Product]
-) -> Projection:
-    """Return a product of a weight [num_outputs, num_inputs], rounded; raise ConfigurationError if no kernel fits."""
-    forms: dict[str, Callable[[torch.Tensor], Projection]] = {"int8": Int8Product, "int4": int4_form, "fp8": Fp8Product}
-    product = forms[weight_dtype](weight)
-    return product if bias is None else lambda rows: product(rows) + bias
+class RoundedWeight(NamedTuple):
+    """A weight [num_outputs, num_inputs] in few bits."""
 
+    codes: torch.Tensor
+    """[num_outputs, num_inputs], uint8: whole numbers, or floats with 4 bits of exponent."""
+    scales: torch.Tensor
+    """[num_outputs, num_groups]: bfloat16 of whole numbers, float32 of floats."""
+    biases: torch.Tensor | None
+    """Likewise, bfloat16; None: codes are floats."""
+    bits: int
+    group_size: int
 
-class Int8Product:
-    """A weight [num_outputs, num_inputs] in 8 bits, with a scale for each output."""
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what weights have in common that can lie in one array."""
+        return (self.bits, self.group_size, self.biases is None)
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        wide = weight.float()
-        scales = (wide.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-        self._weight = (wide / scales[:, None]).round().to(torch.int8)
-        self._scales = scales.to(weight.dtype)
+    def packed(self) -> torch.Tensor:
+        """Return the codes of a row as one stream of bits, the lowest first: [num_outputs, num_inputs * bits / 8]."""
+        return self.codes if self.bits == 8 else self.codes[:, ::2] | self.codes[:, 1::2] << 4
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        result: torch.Tensor = torch._weight_int8pack_mm(rows.contiguous(), self._weight, self._scales)
-        return result
-
-
-class Int4Product:
-    """A weight [num_outputs, num_inputs] in 4 bits, with a scale and a middle for each group of inputs of an output."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        num_outputs, num_inputs = weight.shape
-        self._group_size = next((size for size in _GROUP_SIZES if num_inputs % size == 0), 0)
-        if not self._group_size or num_outputs % 16:
-            sizes = f"{num_inputs} inputs and {num_outputs} outputs"
-            raise ConfigurationError(f"weight_dtype int4: {sizes} are no multiples of {_GROUP_SIZES[-1]} and 16")
-        groups = weight.float().unflatten(1, (-1, self._group_size))
-        low, high = groups.amin(-1), groups.amax(-1)
-        scales = ((high - low) / 15).clamp(min=1e-8)
-        levels = ((groups - low[..., None]) / scales[..., None]).round().clamp(0, 15).flatten(1).to(torch.int32)
-        middles = low + 8 * scales
-        self._scales_and_middles = torch.stack([scales, middles], dim=-1).transpose(0, 1).contiguous().to(weight.dtype)
-        self._weight = self._pack(levels)
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        return self._multiply(rows.contiguous(), self._weight, self._group_size, self._scales_and_middles)
-
-    def _pack(self, levels: torch.Tensor) -> torch.Tensor:
-        """Return levels [num_outputs, num_inputs], from 0 to 15, as `_multiply` takes them."""
-        packed: torch.Tensor = torch._convert_weight_to_int4pack_for_cpu(levels, 1)
-        return packed
-
-    def _multiply(
-        self, rows: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_middles: torch.Tensor
-    ) -> torch.Tensor:
-        result: torch.Tensor = torch._weight_int4pack_mm_for_cpu(rows, packed, group_size, scales_and_middles)
-        return result
-
-
-class CudaInt4Product(Int4Product):
-    """The same on CUDA."""
-
-    def _pack(self, levels: torch.Tensor) -> torch.Tensor:
-        num_tiles = next(count for count in (8, 4, 2) if levels.shape[1] % (16 * count) == 0)
-        pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
-        packed: torch.Tensor = torch._convert_weight_to_int4pack(pairs, num_tiles)
-        return packed
-
-    def _multiply(
-        self, rows: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_middles: torch.Tensor
-    ) -> torch.Tensor:
-        result: torch.Tensor = torch._weight_int4pack_mm(rows, packed, group_size, scales_and_middles)
-        return result
-
-
-class Fp8Product:
-    """A weight [num_outputs, num_inputs] in 8-bit floats, with a scale for each output; rows are rounded likewise."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._dtype = weight.dtype
-        self._weight, scales = _to_fp8(weight)
-        self._scales = scales.view(1, -1)
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        narrow, scales = _to_fp8(rows)
-        result: torch.Tensor = torch._scaled_mm(
-            narrow, self._weight.t(), scale_a=scales, scale_b=self._scales, out_dtype=self._dtype
+    def numbers(self) -> torch.Tensor:
+        """Return the weight in float32."""
+        codes = self.codes.view(_FP8) if self.biases is None else self.codes
+        scales, biases = (
+            None if part is None else part.float().repeat_interleave(self.group_size, 1)[:, : codes.shape[1]]
+            for part in (self.scales, self.biases)
         )
-        return result
+        return codes.float() * scales + (0.0 if biases is None else biases)
 
 
-def _to_fp8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows in 8-bit floats, and what each is to be multiplied by: [num_rows, 1], float32."""
-    scales = (rows.abs().amax(dim=1, keepdim=True).float() / _FP8_MAX).clamp(min=1e-12)
-    return (rows.float() / scales).to(_FP8), scales
+def rounded(weight: torch.Tensor, weight_dtype: WeightDtype) -> RoundedWeight:
+    """Return a weight [num_outputs, num_inputs], rounded; raise ConfigurationError if its inputs fit no group."""
+    if weight_dtype == "fp8":
+        return _in_floats(weight)
+    bits, num_inputs = _WEIGHT_BITS[weight_dtype], weight.shape[1]
+    group_size = next((size for size in _GROUP_SIZES if num_inputs % size == 0), 0)
+    if not group_size:
+        raise ConfigurationError(f"weight_dtype {weight_dtype}: {num_inputs} inputs, no multiple of {_GROUP_SIZES[-1]}")
+    groups = weight.float().unflatten(1, (-1, group_size))
+    low, most = groups.amin(-1), (1 << bits) - 1
+    scales = ((groups.amax(-1) - low) / most).clamp(min=1e-8).bfloat16()
+    biases = low.bfloat16()
+    levels = (groups - biases.float()[..., None]) / scales.float()[..., None]
+    return RoundedWeight(levels.round().clamp(0, most).flatten(1).to(torch.uint8), scales, biases, bits, group_size)
+
+
+def _in_floats(weight: torch.Tensor) -> RoundedWeight:
+    """Return a weight with a scale for each square, as DeepSeek's checkpoints have them."""
+    num_outputs, num_inputs = weight.shape
+    wide = pad(weight.float(), (0, -num_inputs % _FP8_SQUARE, 0, -num_outputs % _FP8_SQUARE))
+    squares = wide.unflatten(1, (-1, _FP8_SQUARE)).unflatten(0, (-1, _FP8_SQUARE))
+    scales = (squares.abs().amax((1, 3), keepdim=True) / _FP8_MAX).clamp(min=1e-12)
+    codes = (squares / scales).to(_FP8).view(torch.uint8).flatten(2).flatten(0, 1)[:num_outputs, :num_inputs]
+    own = scales[:, 0, :, 0].repeat_interleave(_FP8_SQUARE, 0)[:num_outputs]
+    return RoundedWeight(codes.contiguous(), own, None, 8, _FP8_SQUARE)
