@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
+from baton.engine.runners.torch.ops.eager.quantised import WeightDtype
 from bench.microbench.torch.batches import Workload, run_baton, run_transformers
 from bench.microbench.torch.findings import Line, findings_of, table_of
 from bench.microbench.torch.passes import (
@@ -103,13 +104,34 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Line]:
         "host_bytes_per_second": host_bytes_per_second(min(sizes.num_bytes, 1 << 28), device),
     }
     yield from _passes(sizes, device)
+    for weight_dtype in ("int4", "fp8") if device.type == "cuda" else ("int4",):
+        batch_sizes = sizes.batch_sizes[:2]
+        runner = _runner(sizes.decoded, sizes, device, batch_sizes[-1], _decode_context(sizes), weight_dtype)
+        yield from _decode(runner, sizes, batch_sizes, weight_dtype)
+        runner.close()
     yield from _batches(sizes, device)
 
 
 def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
-    max_context = sizes.context + (sizes.num_launches + 4) * 8  # batches of 256 just fit an H100
-    runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), max_context)
-    for batch_size in sizes.batch_sizes:
+    runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), _decode_context(sizes))
+    yield from _decode(runner, sizes, sizes.batch_sizes)
+    num_tokens = sizes.num_prompt_tokens
+    seconds_each = prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
+    num_flops = sizes.decoded.prompt_flops(num_tokens)
+    yield {"kind": "prefill", "num_tokens": num_tokens, "seconds": seconds_each, "flops": num_flops}
+    times = streaming_seconds(runner, num_tokens=num_tokens, repeat=5)
+    yield {"kind": "streaming", **times._asdict(), "ratio": ratio_of(times)}
+    runner.close()
+
+
+def _decode_context(sizes: Sizes) -> int:
+    return sizes.context + (sizes.num_launches + 4) * 8  # batches of 256 just fit an H100
+
+
+def _decode(
+    runner: CudaGraphRunner, sizes: Sizes, batch_sizes: Sequence[int], weight_dtype: WeightDtype = "auto"
+) -> Iterator[Line]:
+    for batch_size in batch_sizes:
         for num_steps in (1, runner.max_launch_steps):
             seconds = decode_seconds(
                 runner,
@@ -118,21 +140,15 @@ def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
                 num_launches=sizes.num_launches,
                 num_steps=num_steps,
             )
-            num_bytes = sizes.decoded.step_bytes(batch_size, sizes.context, sizes.dtype.itemsize)
+            num_bytes = sizes.decoded.step_bytes(batch_size, sizes.context, sizes.dtype.itemsize, weight_dtype)
             yield {
                 "kind": "decode",
+                "weights": weight_dtype,
                 "batch_size": batch_size,
                 "num_steps": num_steps,
                 "step_seconds": seconds,
                 "step_bytes": num_bytes,
             }
-    num_tokens = sizes.num_prompt_tokens
-    seconds_each = prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
-    num_flops = sizes.decoded.prompt_flops(num_tokens)
-    yield {"kind": "prefill", "num_tokens": num_tokens, "seconds": seconds_each, "flops": num_flops}
-    times = streaming_seconds(runner, num_tokens=num_tokens, repeat=5)
-    yield {"kind": "streaming", **times._asdict(), "ratio": ratio_of(times)}
-    runner.close()
 
 
 def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
@@ -154,7 +170,14 @@ def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
         yield {**told, "system": "transformers", "temperature": 0.0, **done._asdict()}
 
 
-def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: int, max_context: int) -> CudaGraphRunner:
+def _runner(
+    shape: Shape,
+    sizes: Sizes,
+    device: torch.device,
+    max_batch_size: int,
+    max_context: int,
+    weight_dtype: WeightDtype = "auto",
+) -> CudaGraphRunner:
     longest = max(max_context, sizes.num_prompt_tokens + 1)
     num_blocks = max_batch_size * -(-max_context // _BLOCK_TOKENS) + -(-longest // _BLOCK_TOKENS)
     return random_runner(
@@ -164,6 +187,7 @@ def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: in
         num_blocks=num_blocks,
         max_batch_size=max_batch_size,
         max_context=longest,
+        weight_dtype=weight_dtype,
     )
 
 

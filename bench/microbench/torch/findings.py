@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 _MIN_DECODE_SHARE = 0.7
+_MIN_PACKED_SHARE = 0.6
 _MIN_PREFILL_SHARE = 0.6
 _MIN_BATCH_RATE, _JUDGED_BATCH = 25_000, (256, 1024)
 _MAX_STREAMING_RATIO = 1.03
@@ -71,10 +72,14 @@ def _decode(line: Line, rates: Line) -> Finding:
     batch_size, num_steps = line["batch_size"], line["num_steps"]
     best = batch_size * rates["memory_bytes_per_second"] / line["step_bytes"]
     rate = batch_size / line["step_seconds"]
-    is_asked = batch_size <= 32
-    bound = f">= {_MIN_DECODE_SHARE} of best" if is_asked else ""
-    name = f"decode, batch {batch_size}, {num_steps} step{'s' if num_steps > 1 else ''} a launch"
-    return Finding(name, rate, "tokens/s", best, bound, not is_asked or rate >= _MIN_DECODE_SHARE * best)
+    weights = line.get("weights", "auto")
+    is_packed = weights != "auto"
+    asked = _MIN_PACKED_SHARE if is_packed else _MIN_DECODE_SHARE
+    is_asked = batch_size <= (1 if is_packed else 32)
+    bound = f">= {asked} of best" if is_asked else ""
+    steps = f"{num_steps} step{'s' if num_steps > 1 else ''} a launch"
+    name = f"decode{f', {weights}' if is_packed else ''}, batch {batch_size}, {steps}"
+    return Finding(name, rate, "tokens/s", best, bound, not is_asked or rate >= asked * best)
 
 
 def _prefill(line: Line, rates: Line) -> Finding:

@@ -11,8 +11,13 @@ from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import LlamaModel
 from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.eager.linear import PACKED
+from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, rounded
 from baton.engine.runners.torch.transformers_model import ATTENTION_NAME, register_attention
 from baton.kv.kv_format import KvLayout, LayerSpec
+
+_WEIGHT_BYTES = {"int4": (4 + 32 / 64) / 8, "fp8": (8 + 32 / 128) / 8}
+"""Of an element, with the 32 bits that a group has besides its codes."""
 
 
 class Shape(NamedTuple):
@@ -41,10 +46,11 @@ class Shape(NamedTuple):
         """Return the parameters that multiply the tokens whose logits are wanted."""
         return self.hidden_size * self.vocabulary_size
 
-    def step_bytes(self, batch_size: int, context: int, element_bytes: int) -> float:
+    def step_bytes(self, batch_size: int, context: int, element_bytes: int, weight_dtype: WeightDtype) -> float:
         """Return the bytes that a decode step must read: all weights once, and each sequence's K and V."""
         kv = 2 * self.num_layers * self.num_kv_heads * self.head_dim * context * batch_size
-        return float(element_bytes * (self.num_linear_parameters + self.num_head_parameters + kv))
+        weight_bytes = _WEIGHT_BYTES.get(weight_dtype, element_bytes)
+        return element_bytes * kv + weight_bytes * (self.num_linear_parameters + self.num_head_parameters)
 
     def prompt_flops(self, num_tokens: int) -> float:
         """Return the operations of computing a prompt: its products, the head once, and causal attention."""
@@ -88,8 +94,12 @@ def random_runner(
     max_batch_size: int,
     max_context: int,
     block_tokens: int = 16,
+    weight_dtype: WeightDtype = "auto",
 ) -> CudaGraphRunner:
-    """Return Baton's runner of a shape, its decode step captured where the device is CUDA's."""
+    """Return Baton's runner of a shape, its decode step captured where the device is CUDA's.
+
+    Weights in few bits, the output projection's too, are made of random ones on the device.
+    """
     register_attention()
     model = random_model(shape, dtype=dtype, device=device, attention=ATTENTION_NAME, max_context=max_context)
     spec = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim, 0)
@@ -108,8 +118,11 @@ def random_runner(
         device=str(device),
     )
     ops = choose_ops(device, dtype)
+    if weight_dtype != "auto":
+        head = model.get_output_embeddings()
+        setattr(head, PACKED, rounded(head.weight, weight_dtype))
     return CudaGraphRunner(
-        LlamaModel(model, layout, ops),
+        LlamaModel(model, layout, ops, weight_dtype=weight_dtype),
         info,
         num_blocks=num_blocks,
         block_tokens=block_tokens,

@@ -26,7 +26,7 @@ def test_dry_run_measures_everything_and_writes_the_file(tmp_path: Path) -> None
 
     document = json.loads(out.read_text())
     kinds = [line["kind"] for line in document["lines"]]
-    assert kinds == ["machine", "rates", *["decode"] * 4, "prefill", "streaming", *["batch"] * 6]
+    assert kinds == ["machine", "rates", *["decode"] * 4, "prefill", "streaming", *["decode"] * 4, *["batch"] * 6]
     assert all(finding["value"] > 0 for finding in document["findings"])
     assert str(tmp_path) not in out.read_text()
 
@@ -39,6 +39,17 @@ def test_decode_is_held_to_the_memory(seconds: float, is_met: bool) -> None:
     finding = finding_of(line)
 
     assert finding.best == pytest.approx(32_000)
+    assert finding.is_met == is_met
+
+
+@pytest.mark.parametrize(("batch_size", "seconds", "is_met"), [(1, 0.0016, True), (1, 0.0017, False), (32, 1, True)])
+def test_decode_by_packed_weights_is_held_to_their_bytes(batch_size: int, seconds: float, is_met: bool) -> None:
+    """Of a batch of one, 0.6 of what memory gives is asked; of larger ones nothing."""
+    line = {"kind": "decode", "weights": "int4", "batch_size": batch_size, "num_steps": 1}
+
+    finding = finding_of(line | {"step_seconds": seconds, "step_bytes": 1e8})
+
+    assert finding.name == f"decode, int4, batch {batch_size}, 1 step a launch"
     assert finding.is_met == is_met
 
 
