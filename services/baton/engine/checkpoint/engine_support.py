@@ -21,7 +21,7 @@ _SCALED_ROPE_FAMILIES = (
 
 
 def stays_packed_by_torch(checkpoint: Checkpoint) -> bool:
-    """Return whether the torch engine's own forward pass computes a model, with weights as they are packed on a CPU."""
+    """Return whether the torch engine's own forward pass computes a model, with weights as they are packed."""
     return checkpoint.family in LLAMA_LIKE_FAMILIES and checkpoint.config.get("hidden_act") == "silu"
 
 
