@@ -1,4 +1,4 @@
-"""Measures the demo model on held-out exercises, per task and by context length.
+"""Measures a demo model on held-out exercises, per task and by context length.
 
 `PYTHONPATH=tests python -m demo.evaluate [--model DIR] [--save]` prints a table, then the same figures as JSON.
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from baton.demo import checkpoint_dir
 from demo.dialogues import Exercise, Fact, Task, arithmetic, fact, retrieval, reversal, small_talk
@@ -55,7 +55,7 @@ class DialogueRow:
 
 
 def evaluate(
-    model: LlamaForCausalLM, *, num_short: int = 1000, num_needles: int = 100, max_context: int = 4096, seed: int = 1
+    model: PreTrainedModel, *, num_short: int = 1000, num_needles: int = 100, max_context: int = 4096, seed: int = 1
 ) -> list[Accuracy]:
     """Return the accuracy of every task, then of the needle test at each context length.
 
@@ -101,7 +101,7 @@ def draw_facts(rng: random.Random, num_bytes: int) -> list[Fact]:
     return list(facts.values())
 
 
-def measure(model: LlamaForCausalLM, name: str, rows: list[DialogueRow], *, batch_tokens: int = 8192) -> Accuracy:
+def measure(model: PreTrainedModel, name: str, rows: list[DialogueRow], *, batch_tokens: int = 8192) -> Accuracy:
     """Return how many of the rows' answers the model gives exactly, in batches of about `batch_tokens`."""
     batch_size = max(1, batch_tokens // max(len(row.tokens) for row in rows))
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the exercises")
     parser.add_argument("--save", action="store_true", help=f"also write the figures to {REPORT_FILE} in the folder")
     options = parser.parse_args()
-    model = LlamaForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
     results = evaluate(model, num_short=options.num_short, num_needles=options.num_needles, seed=options.seed)
     print(as_table(results))
     report = json.dumps([asdict(one) for one in results])
@@ -151,7 +151,7 @@ def _conversation(preamble: str, exercise: Exercise) -> DialogueRow:
     return row
 
 
-def _count_right(model: LlamaForCausalLM, rows: list[DialogueRow]) -> int:
+def _count_right(model: PreTrainedModel, rows: list[DialogueRow]) -> int:
     """Return how many rows have every answer token predicted; rows are padded at the end, where nothing looks."""
     longest = max(len(row.tokens) for row in rows)
     tokens = torch.full((len(rows), longest), PAD_ID)

@@ -43,6 +43,7 @@ from baton.cli.terminal.console import (
     processes_table,
 )
 from baton.cli.terminal.tables import print_table
+from baton.demo import DEMO, MODELS
 from baton.discovery.network import best_address, lan_addresses
 from baton.errors import BatonError, ConfigurationError
 from baton.router.models.desired import read_desired
@@ -51,7 +52,7 @@ from baton.telemetry.logs import configure_logging
 from baton.weights.model_name import served_name_of
 
 _Model = Annotated[
-    str, typer.Option(help="Checkpoint folder, or org/name\\[@revision] of a hub; default: the demo model.")
+    str, typer.Option(help=f"Checkpoint folder, org/name\\[@revision] of a hub, or a demo: {' or '.join(MODELS)}.")
 ]
 _NodesFile = Annotated[
     Path | None,
@@ -103,7 +104,7 @@ class StopRequestedError(Exception):
 
 
 def command(
-    model: _Model = "",
+    model: _Model = DEMO,
     model_name: Annotated[str, typer.Option(help="Name to serve it under; default: the hub's, or the folder's.")] = "",
     lora: Annotated[
         list[str] | None, typer.Option(help="LoRA adapter in PEFT's format as NAME=FOLDER; may be repeated.")
@@ -148,7 +149,7 @@ def command(
         raise ConfigurationError("--nodes: its tables name the engines; leave out --prefill and --decode")
     specs = read_topology(nodes) if nodes else default_topology(prefill, decode, second=second_engine())
     model_dir = _find_model(model)
-    name = model_name or (served_name_of(model_dir) if model else "baton-demo")
+    name = model_name or (model if model in MODELS else served_name_of(model_dir))
     given = _given(
         api_keys_file=api_keys_file,
         cors_allow_origins=cors_allow_origins,
@@ -342,11 +343,9 @@ def _chat_line(site: LocalCluster) -> str:
 
 
 def _find_model(model: str) -> Path:
-    """Return the folder of a model, fetched if it is a hub's and not here."""
-    if not model:
-        from baton.demo import checkpoint_dir
-
-        return checkpoint_dir()
+    """Return the folder of a model, a demo's or fetched if it is a hub's and not here."""
+    if model in MODELS:
+        return MODELS[model]
     try:
         folder = pull(model, make_console())
     except ConfigurationError as error:
