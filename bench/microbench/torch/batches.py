@@ -82,9 +82,9 @@ class HostClock:
         launched._wait = partial(self._wait, launched._wait)
         return launched
 
-    def _wait(self, wait: Callable[[], None]) -> None:
+    def _wait(self, wait: Callable[[int], None], step: int) -> None:
         started_seconds = time.thread_time()
-        wait()
+        wait(step)
         self.waited_seconds += time.thread_time() - started_seconds
 
 

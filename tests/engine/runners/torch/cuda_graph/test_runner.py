@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -252,6 +253,33 @@ def test_what_a_captured_step_reads_outlives_its_capture(monkeypatch: pytest.Mon
     owned = {each.untyped_storage().data_ptr() for each in (buffers.tables, buffers.rows, buffers.zeros)}
 
     assert {each.untyped_storage().data_ptr() for each in told} == owned
+
+
+def test_a_step_s_tokens_are_had_before_the_next_step_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps launched together are copied one by one: who asks for the second waits for two copies, not for all."""
+    runner = static_runner("llama")
+    prefill(runner, [0]).tokens()
+    waits: list[int] = []
+
+    class Arrival:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def synchronize(self) -> None:
+            waits.append(self.number)
+
+    numbers = count()
+    begin = runner._ops.begin_copy
+    monkeypatch.setattr(
+        runner._ops, "begin_copy", lambda tensor: begin(tensor)._replace(arrival=Arrival(next(numbers)))
+    )
+    launched = runner.launch([Span([7], len(PROMPTS[0]), TABLES[0], needs_logits=True)], num_steps=4)
+
+    launched.tokens(0)
+    launched.tokens(1)
+
+    assert waits == [0, 1]
+    assert next(numbers) == 4
 
 
 def test_padded_batches_are_few_and_near() -> None:

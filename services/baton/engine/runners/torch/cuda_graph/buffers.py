@@ -38,8 +38,8 @@ class DecodeBuffers:
 
     `fields`: see `Field`: [num_fields, max_rows], int64. Steps write what the next one feeds. `tables`: blocks of each
     row: [max_rows, max_blocks], int32. `chosen`: token that the last step chose in each row, `NOT_FINITE` included:
-    [max_rows], int64. `history`: tokens chosen by each step of the launch: [max_steps, max_rows], int64. `step_index`:
-    steps of the launch that are done: [1], int64. `rows`: [max_rows + 1] from 0 on, `zeros`: [max_rows], int32.
+    [max_rows], int64. `step_index`: steps of the launch that are done: [1], int64. `rows`: [max_rows + 1] from 0 on,
+    `zeros`: [max_rows], int32.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class DecodeBuffers:
         self.fields = torch.zeros(num_fields, max_rows, dtype=torch.int64, device=device)
         self.tables = torch.full((max_rows, max_blocks), idle_block, dtype=torch.int32, device=device)
         self.chosen = torch.zeros(max_rows, dtype=torch.int64, device=device)
-        self.history = torch.zeros(max_steps, max_rows, dtype=torch.int64, device=device)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=device)
         self.rows = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
         self.zeros = torch.zeros(max_rows, dtype=torch.int32, device=device)
@@ -91,7 +90,6 @@ class DecodeBuffers:
         """End a step: every row feeds its chosen token at the next position."""
         num_rows = len(chosen)
         self.chosen[:num_rows].copy_(chosen)
-        self.history[:, :num_rows].index_copy_(0, self.step_index, chosen[None])
         self.fields[Field.SOURCE, :num_rows].copy_(torch.arange(num_rows, device=chosen.device))
         self.fields[Field.END, :num_rows].add_(1)
         self.step_index.add_(1)

@@ -46,18 +46,13 @@ class DecodeSteps:
     def warm_up(self) -> None:
         """Make ready what steps need; to be called before any row is loaded."""
 
-    def run(self, num_rows: int, num_steps: int) -> torch.Tensor:
-        """Run one or more steps on the first rows; return the logits of the last: [num_rows, vocabulary_size]."""
-        for _ in range(num_steps):
-            logits = self._run_once(num_rows)
-        return logits
+    def run(self, num_rows: int) -> torch.Tensor:
+        """Run a step on the first rows; return its logits: [num_rows, vocabulary_size]."""
+        return self._step(DecodeBatch(self._buffers, self._pool, num_rows))
 
     def close(self) -> None:
         """Let go of the model."""
         self._model = None
-
-    def _run_once(self, num_rows: int) -> torch.Tensor:
-        return self._step(DecodeBatch(self._buffers, self._pool, num_rows))
 
     def _step(self, batch: DecodeBatch) -> torch.Tensor:
         """Choose a token for every row: a row of temperature 0 gets the most probable one."""
@@ -89,7 +84,8 @@ class CapturedSteps(DecodeSteps):
         self._graphs.clear()
         super().close()
 
-    def _run_once(self, num_rows: int) -> torch.Tensor:
+    def run(self, num_rows: int) -> torch.Tensor:
+        """See `DecodeSteps`."""
         graph, logits = self._graphs[num_rows]
         graph.replay()
         return logits

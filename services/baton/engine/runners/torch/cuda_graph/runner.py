@@ -13,7 +13,7 @@ from baton.engine.runners.torch.batch import Followed
 from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, Fields, RowTables
 from baton.engine.runners.torch.cuda_graph.capture import CapturedSteps, DecodeSteps, padded_batch
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
-from baton.engine.runners.torch.ops.device_ops import DeviceOps
+from baton.engine.runners.torch.ops.device_ops import DeviceOps, HostCopy
 from baton.engine.runners.torch.ops.pool import upload
 from baton.engine.runners.torch.runner import Backbone, TorchLogits, TorchRunner
 
@@ -125,7 +125,8 @@ class CudaGraphRunner(TorchRunner):
         else:
             sent = (torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
             chosen = self._ops.drawn(logits, *(upload(values, self.device, torch.float64) for values in sent))
-        return DevicePass(chosen[None], chosen, range(len(chosen)), logits, self._ops, self._kv_copies)
+        tokens = [self._ops.begin_copy(chosen)]
+        return DevicePass(tokens, chosen, range(len(chosen)), logits, self._ops, self._kv_copies)
 
     def _decode(
         self, spans: Sequence[Span], rows: list[int], draws: Draws | None, after: DevicePass | None, num_steps: int
@@ -138,8 +139,10 @@ class CudaGraphRunner(TorchRunner):
             self._feed(spans, rows, after)
         if self._replayed is not None:
             self._replayed.forget_logits()
-        logits = self._steps.run(num_rows, num_steps)
-        tokens = self._buffers.history[:num_steps, :num_rows]
+        tokens = []
+        for _ in range(num_steps):
+            logits = self._steps.run(num_rows)
+            tokens.append(self._ops.begin_copy(self._buffers.chosen[:num_rows]))
         self._replayed = DevicePass(tokens, self._buffers.chosen, rows, logits, self._ops)
         return self._replayed
 
@@ -177,15 +180,16 @@ def _followed(spans: Sequence[Span], after: DevicePass | None) -> Followed | Non
 
 
 class DevicePass:
-    """Tokens of a pass, copied to the host behind it; asked for them, it waits for that copy alone.
+    """Tokens of a pass, copied to the host behind each step; asked for those of one, it waits for that copy alone.
 
-    `tokens` are [num_steps, num_device_rows]; `last` those of the last step where the next pass may read them, `logits`
-    of that step; `rows` has the device's row of each of the pass's; `kv_copies` are still to be handed out.
+    `tokens` are of each step, [num_device_rows], on their way; `last` those of the last step where the next pass may
+    read them, `logits` of that step; `rows` has the device's row of each of the pass's; `kv_copies` are still to be
+    handed out. The engine rests while a step computes: tokens that came with those of a later one would be let lie.
     """
 
     def __init__(
         self,
-        tokens: torch.Tensor,
+        tokens: Sequence[HostCopy],
         last: torch.Tensor,
         rows: Sequence[int],
         logits: torch.Tensor,
@@ -195,10 +199,9 @@ class DevicePass:
         self._kv_copies = kv_copies
         self.device_rows = rows
         self._last = last
-        self._num_steps = len(tokens)
+        self._tokens = tokens
         self._logits: torch.Tensor | None = logits
         self._ops = ops
-        self._host = ops.begin_copy(tokens)
 
     def fed(self, rows: Sequence[int]) -> torch.Tensor:
         """Return, on the device, what the next pass feeds after some rows; one that is not finite counts as 0."""
@@ -206,27 +209,27 @@ class DevicePass:
         return self._last[device_rows].clamp(min=0)
 
     def tokens(self, step: int = 0) -> list[int]:
-        """Return the token chosen from each row of a step, waiting for the pass."""
-        self._wait()
-        chosen: list[int] = self._host.tensor[step].tolist()
+        """Return the token chosen from each row of a step, waiting for that step."""
+        self._wait(step)
+        chosen: list[int] = self._tokens[step].tensor.tolist()
         return [chosen[row] for row in self.device_rows]
 
     def logits(self) -> TorchLogits:
         """Return the logits of the only step; a step that was replayed has them until the next pass is launched."""
-        self._wait()
+        self._wait(0)
         assert self._logits is not None, "logits are gone: another pass has been launched"
         rows = upload(self.device_rows, self._logits.device, torch.int64)
         return TorchLogits(self._logits[rows], self._ops)
 
-    def _wait(self) -> None:
-        """Wait for the tokens, handing out layers as they arrive."""
+    def _wait(self, step: int) -> None:
+        """Wait for the tokens of a step, handing out layers as they arrive."""
         if self._kv_copies is not None:
             self._kv_copies.drain()
-        self._host.wait()
+        self._tokens[step].wait()
 
     def cut(self, num_steps: int) -> int:  # noqa: ARG002 - the device has been told of all
         """Return the number of steps: the device has been told of all."""
-        return self._num_steps
+        return len(self._tokens)
 
     def forget_logits(self) -> None:
         """Let go of logits that are about to be overwritten."""
