@@ -140,7 +140,8 @@ def _decode(
                 num_launches=sizes.num_launches,
                 num_steps=num_steps,
             )
-            num_bytes = sizes.decoded.step_bytes(batch_size, sizes.context, sizes.dtype.itemsize, weight_dtype)
+            context = sizes.context + sizes.num_launches * num_steps // 2  # on average
+            num_bytes = sizes.decoded.step_bytes(batch_size, context, sizes.dtype.itemsize, weight_dtype)
             yield {
                 "kind": "decode",
                 "weights": weight_dtype,
