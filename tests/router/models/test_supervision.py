@@ -124,6 +124,18 @@ def test_a_wanted_model_is_loaded_and_an_unloaded_one_goes() -> None:
     assert not any(machine.held for machine in cluster.machines.values())
 
 
+def test_a_model_that_is_pinned_to_a_machine_which_is_away_says_so() -> None:
+    """There may well be room elsewhere."""
+    cluster = Cluster(FakeMachine("a", 40))
+    cluster.supervision.want(_wanted(pinned_machines=["mac"]))
+    cluster.step(20)
+
+    told = "it is pinned to mac, which is not there"
+    assert cluster.supervision.state_of("llama").problem == told
+    assert any(f"llama: nowhere: {told}" in line for line in cluster.supervision.listed().plan)
+    assert not cluster.loads
+
+
 def test_a_forgotten_model_goes_from_all_machines_and_lists() -> None:
     """Whether it is served, or never came; its name may be taken anew."""
     cluster = Cluster(FakeMachine("a", 40))

@@ -205,17 +205,17 @@ class Admission:
         self._limits = limits
         self._root_of = root_of
 
-    def num_in_work(self, model: str) -> int:
-        """Return the choices of a model that are in work, those that wait included."""
-        return self._places[model].num_taken if model in self._places else 0
+    def places_of(self, model: str) -> Places:
+        """Return the places of a model: taken by its choices that are in work, those that wait included."""
+        if model not in self._places:
+            self._places[model] = self._make_places(model)
+        return self._places[model]
 
     @contextmanager
     def slot(self, context: RequestContext) -> Iterator[None]:
         """Hold a request's place, on its key's account; raise OverloadedError, saying until when, if there is none."""
         name, limits, model = context.key_name, self._limits, self._root_of(context.model)
-        if model not in self._places:
-            self._places[model] = self._make_places(model)
-        places = self._places[model]
+        places = self.places_of(model)
         with self._key_places.hold(context.key) as add_own, places.hold(context.key) as add_places:
             if limits is not None:
                 limits.check(name)

@@ -95,7 +95,8 @@ class Places:
         clock: Callable[[], float],
         on_change: Callable[[int], None] = lambda _change: None,
     ) -> None:
-        self._num_places = num_places
+        self.num_places = num_places
+        """Of all tenants together."""
         self._max_of_key = max_of_key
         self._clock = clock
         self._on_change = on_change
@@ -132,18 +133,18 @@ class Places:
                 del self._taken[key.name], self._weights[key.name]
 
     def _check(self, key: ApiKey, count: int) -> None:
-        most, num_own, num_taken = self._max_of_key or self._num_places, self._taken[key.name], self.num_taken
-        if count > min(most, self._num_places):
+        most, num_own, num_taken = self._max_of_key or self.num_places, self._taken[key.name], self.num_taken
+        if count > min(most, self.num_places):
             raise InvalidFieldError("n", f"{count} generations at once: expected at most {most}")
         if self._max_of_key and num_own + count > most:
             text = f"{most} requests of this API key are in work already"
             raise self._refusal(text, "KEY_CONCURRENCY", num_own + count - most, num_own)
-        if num_taken + count <= self._num_places:
+        if num_taken + count <= self.num_places:
             return
         total_weight = sum((self._weights | {key.name: key.weight}).values())
-        share = math.ceil(self._num_places * key.weight / total_weight)
-        if num_own + count > share or num_taken + count > 2 * self._num_places:
-            text = f"{self._num_places} requests are in work already"
+        share = math.ceil(self.num_places * key.weight / total_weight)
+        if num_own + count > share or num_taken + count > 2 * self.num_places:
+            text = f"{self.num_places} requests are in work already"
             raise self._refusal(text, "QUEUE_FULL", num_own + count - share, num_own or num_taken)
 
     def _refusal(self, text: str, reason: str, num_missing: int, num_running: int) -> OverloadedError:

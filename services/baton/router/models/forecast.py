@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from baton.capacity.placement_table import format_seconds
 from baton.capacity.planning.search import Holders, ModelPlan
@@ -18,14 +18,20 @@ def ready_seconds(num_bytes: int) -> float:
     return _READY_SECONDS + num_bytes / _READY_BYTES_PER_SECOND
 
 
+def why_nowhere(pinned: Collection[str], machines: Collection[str]) -> str:
+    """Return why none of some machines holds a model: those that it is pinned to are away, or none has room."""
+    away = ", ".join(sorted(set(pinned) - set(machines)))
+    return f"it is pinned to {away}, which is not there" if away else "no machine has room for it"
+
+
 def plan_lines(plan: ModelPlan | None, why: str) -> list[str]:
     """Return what was decided last, who holds what by the plan, and what it costs."""
     if plan is None:
         return [why]
-    held = [
-        f"{each.name}: {_holders(plan, each.name) or 'nowhere: no machine has room'}; {told(each.weight_bytes)} each"
-        for each in plan.wanted
-    ]
+    ids, held = [each.machine_id for each in plan.machines], []
+    for each in plan.wanted:
+        where = _holders(plan, each.name) or f"nowhere: {why_nowhere(each.pinned, ids)}"
+        held.append(f"{each.name}: {where}; {told(each.weight_bytes)} each")
     requests, bound = plan.price.cost * 1e-9, plan.bound * 1e-9
     return [why, *held, f"{requests:.3g} requests run or wait on average, {bound:.3g} at least, whatever the plan"]
 
@@ -44,7 +50,7 @@ def load_forecast(name: str, usable: Mapping[str, int], plan: ModelPlan | None, 
     wanted, option = next(each for each in zip(plan.wanted, plan.options, strict=True) if each[0].name == name)
     size = f"{told(wanted.weight_bytes)} of weights, {told(wanted.fixed_bytes - wanted.weight_bytes)} of workspace"
     if not plan.holders[name]:
-        yield f"no machine has room for {name}: {size}, and K and V of a request; {room}"
+        yield f"{name}: {why_nowhere(wanted.pinned, usable)}: {size}, and K and V of a request; {room}"
         return
     taken = zip(plan.machines, option.memory, strict=True)
     parts = [

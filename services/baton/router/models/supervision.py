@@ -22,7 +22,7 @@ from baton.internal.v1 import model_service_pb2 as messages
 from baton.internal.v1.model_service_pb2 import DesiredModel, MachineModel, ModelOrder
 from baton.router.models.agent_session import AgentSession
 from baton.router.models.desired import KEEP_ALIVE_SECONDS, DesiredModels
-from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds
+from baton.router.models.forecast import load_forecast, plan_lines, ready_seconds, why_nowhere
 from baton.router.models.moves import Steadiness, next_change
 from baton.router.models.plan_task import PlanFinder, PlanTask, are_alike
 from baton.router.models.turns import Turns
@@ -382,7 +382,7 @@ class ModelSupervision:
                 first = min((each for each in turns if turns[each] > 0), key=turns.__getitem__, default="")
                 seconds += turns.get(first, 0.0)
                 turn = f"; {first} has its turn for {turns[first]:.0f} s more" if first else ""
-                state.problem = f"no machine has room for it, as far as others are wanted too{turn}"
+                state.problem = why_nowhere(state.desired.pinned_machines, self._sessions) + turn
             state.ready_in.CopyFrom(duration_from_seconds(seconds))
         return state
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
+from baton.gateway.access.api_keys import ApiKey
+from baton.gateway.access.tenants import Places
 from baton.gateway.api.ui.state import state_document
 from baton.gateway.generation.observation import JournalEntry
 from baton.gateway.generation.requests import GenerationResult
@@ -37,7 +39,12 @@ def picture(num_nodes: int, *, name: str = "", are_workers: bool = False) -> Map
     states = list(_states(num_nodes))
     for state in states if are_workers else ():
         state.node.role = node_pb2.NODE_ROLE_WORKER
-    document = state_document([(MODEL_ROW, 3)], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name)
+    places = Places(256, 0, lambda: NOW_SECONDS)
+    with places.hold(ApiKey("me", is_admin=False)) as add:
+        add(2)
+        document = state_document(
+            [(MODEL_ROW, places)], "0.1.0", states, list(_entries(states)), NOW_SECONDS, name=name
+        )
     return {**document, "planner": MessageToDict(_planner(), preserving_proto_field_name=True)}
 
 

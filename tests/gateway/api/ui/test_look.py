@@ -220,7 +220,7 @@ def test_models_machines_and_the_plan_are_told_and_names_are_no_markup(page: Pag
     }
 
     expect(cards[HOSTILE]).to_contain_text("● serving")
-    expect(page.locator(".model", has_text=MODEL)).to_contain_text("3 in work")
+    expect(page.locator(".model", has_text=MODEL)).to_contain_text("3 of at most 256 in work")
     expect(cards["org/fetched"].locator(".badge")).to_have_text("fetching 42 %")
     expect(cards["org/stored"]).to_contain_text("on demand: a request loads it")
     expect(cards["org/failed"].locator(".problem")).to_have_text("mac: its worker ended with status 2: no such dtype")

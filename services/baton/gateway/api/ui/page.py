@@ -71,7 +71,7 @@ class Ui:
         states, planner = await self._router.list_node_states(), await self._router.list_models()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
-        models = [(row, self._admission.num_in_work(row.root)) for row in self._catalog.listed()]
+        models = [(row, self._admission.places_of(row.root)) for row in self._catalog.listed()]
         document = state_document(models, baton.__version__, states, entries, self._clock(), name=name)
         quarantine = [each._asdict() for each in self._quarantine.entries()]
         document = {**document, "exposures": self._exposures, "quarantine": quarantine}

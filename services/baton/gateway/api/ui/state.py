@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
+from baton.gateway.access.tenants import Places
 from baton.gateway.generation.observation import CANCELLED, JournalEntry
 from baton.gateway.models.catalog import ListedModel
 from baton.internal.v1.router_service_pb2 import NodeState
@@ -19,7 +20,7 @@ _PLACE = attrgetter("layer_begin", "layer_count", "token_begin", "token_count", 
 
 
 def state_document(
-    models: Sequence[tuple[ListedModel, int]],
+    models: Sequence[tuple[ListedModel, Places]],
     version: str,
     states: Sequence[NodeState],
     entries: Sequence[JournalEntry],
@@ -29,15 +30,16 @@ def state_document(
 ) -> Mapping[str, Any]:
     """Return all that the page shows. Times are seconds, rates bytes/s and FLOP/s.
 
-    `models` have the number of their choices in work. `entries` has the latest first. `name` is the generation whose
+    `models` have their places. `entries` has the latest first. `name` is the generation whose
     frames are wanted, those of all would be megabytes; empty or forgotten: the latest that has any.
     """
     shown = _with_frames(entries, name)
     return {
         "models": [
             {"name": row.name, "root": row.root, "state": row.status.stage, "progress": row.status.progress}
-            | {"cause": row.status.cause, "context_tokens": row.max_context_tokens, "requests": num_requests}
-            for row, num_requests in models
+            | {"cause": row.status.cause, "context_tokens": row.max_context_tokens}
+            | {"requests": places.num_taken, "max_requests": places.num_places}
+            for row, places in models
         ],
         "version": version,
         "nodes": [_node(state) for state in states],

@@ -54,7 +54,7 @@ export function startModels(post) {
     const planned = planner?.models ?? [], names = new Set(planned.map((each) => each.desired.name));
     const rest = models.filter((each) => !names.has(each.name));
     const rows = [...planned, ...rest.map((each) => ({ desired: { name: each.name }, stage: each.state, problem: each.cause, root: each.root }))];
-    const inWork = new Map(models.map((each) => [each.name, each.requests]));
+    const inWork = new Map(models.map((each) => [each.name, each.requests ? `${each.requests} of at most ${each.max_requests} in work` : ""]));
     sync(byId("models"), rows, (row) => row.desired.name, () => stamp("model-card"), (item, row) => fillModel(item, { ...row, requests: inWork.get(row.desired.name) }, ask));
     const free = Object.entries(planner?.machine_free_byte_counts ?? {}).sort();
     byId("machines-title").hidden = free.length === 0;
@@ -83,7 +83,7 @@ function fillModel(item, { desired, machines = {}, problem, ready_in: ready, roo
   const seconds = ready && !problem && stage !== "stored" ? `serves in about ${Math.ceil(parseFloat(ready))} s` : "";
   const demand = desired.is_on_demand && isWanted ? `on demand: a request loads it, it goes after ${parseFloat(desired.keep_alive ?? "0s") || 300} s without any` : "";
   const kind = desired.source ? desired.source : root && root !== desired.name ? `answered by ${root}` : "by workers that were started by hand or by baton up";
-  put(item, ".what", [serving ? `${serving} ${serving === 1 ? "worker takes" : "workers take"} requests` : "", requests ? `${requests} in work` : "", kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
+  put(item, ".what", [serving ? `${serving} ${serving === 1 ? "worker takes" : "workers take"} requests` : "", requests, kind, desired.is_unloaded ? "unloaded" : demand, seconds].filter(Boolean).join(" · "));
   put(item, ".problem", problem ?? "");
   const [load, unload] = item.querySelectorAll("button"), again = {
     model: desired.name,
