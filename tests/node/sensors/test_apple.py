@@ -1,19 +1,14 @@
-"""Apple's sensors, by samples in the formats that macmon and powermetrics document."""
+"""Apple's sensors, by samples in the format that macmon documents."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from baton.internal.v1.node_pb2 import SystemSample
-from baton.node.sensors.apple import (
-    AppleSensor,
-    DocumentStream,
-    fill_from_macmon,
-    fill_from_powermetrics,
-    open_apple_sensor,
-)
+from baton.node.sensors.apple import LASTING_SECONDS, AppleSensor, fill_from_macmon, open_apple_sensor
 from node.polling import eventually
 
 MACMON = (
@@ -23,38 +18,6 @@ MACMON = (
     b'"gpu_power":17.25,"ane_power":0.75,"all_power":22.5,"sys_power":38.5,"ram_power":0.5,"gpu_ram_power":0.125}\n'
 )
 """One line of `macmon pipe`."""
-POWERMETRICS = b"""<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<plist version="1.0">
-<dict>
-<key>is_delta</key><true/>
-<key>elapsed_ns</key><integer>1002034542</integer>
-<key>hw_model</key><string>Mac15,14</string>
-<key>timestamp</key><date>2026-11-20T20:38:15Z</date>
-<key>processor</key><dict>
-  <key>clusters</key><array>
-    <dict><key>name</key><string>E-Cluster</string><key>freq_hz</key><real>972e6</real><key>cpus</key><array>
-      <dict><key>cpu</key><integer>0</integer><key>idle_ratio</key><real>0.5</real><key>down_ratio</key><real>0</real></dict>
-      <dict><key>cpu</key><integer>1</integer><key>idle_ratio</key><real>0.25</real><key>down_ratio</key><real>0.25</real></dict>
-    </array></dict>
-    <dict><key>name</key><string>P0-Cluster</string><key>freq_hz</key><real>2064e6</real><key>cpus</key><array>
-      <dict><key>cpu</key><integer>2</integer><key>idle_ratio</key><real>0.25</real></dict>
-    </array></dict>
-    <dict><key>name</key><string>P1-Cluster</string><key>freq_hz</key><real>2064e6</real><key>cpus</key><array>
-      <dict><key>cpu</key><integer>3</integer><key>idle_ratio</key><real>0.75</real></dict>
-    </array></dict>
-  </array>
-  <key>cpu_energy</key><integer>4510</integer><key>cpu_power</key><real>4500</real>
-  <key>gpu_energy</key><integer>17300</integer><key>gpu_power</key><real>17250</real>
-  <key>ane_energy</key><integer>752</integer><key>ane_power</key><real>750</real>
-  <key>combined_power</key><real>22500</real>
-</dict>
-<key>thermal_pressure</key><string>Nominal</string>
-<key>gpu</key><dict><key>freq_hz</key><real>461</real><key>idle_ratio</key><real>0.375</real></dict>
-</dict>
-</plist>
-"""
-"""One document of `powermetrics --samplers cpu_power,gpu_power --format plist`; NUL lies between two."""
 
 
 def test_a_line_of_macmon_says_power_temperature_and_use() -> None:
@@ -84,23 +47,6 @@ def test_the_chip_stands_in_for_a_machine_without_a_sensor_of_its_whole_power() 
     assert (sample.power_watts, sample.temperature_celsius) == (22.5, 43.5)
 
 
-def test_a_document_of_powermetrics_says_power_and_use() -> None:
-    """In watts; a core that is switched off is not in use; Apple silicon has no temperatures there."""
-    sample = SystemSample()
-
-    fill_from_powermetrics(b"\0" + POWERMETRICS, sample)
-
-    assert sample == SystemSample(
-        power_watts=22.5,
-        cpu_power_watts=4.5,
-        gpu_power_watts=17.25,
-        ane_power_watts=0.75,
-        gpu_usage=0.625,
-        performance_cpu_usage=0.5,
-        efficiency_cpu_usage=0.5,
-    )
-
-
 @pytest.mark.parametrize(
     "document", [b"", b"null", b"[]", b'{"temp": 3}', b'{"temp": {"gpu_temp_avg": 1}}', MACMON[:90]]
 )
@@ -110,65 +56,89 @@ def test_what_macmon_does_not_write_is_refused(document: bytes) -> None:
         fill_from_macmon(document, SystemSample())
 
 
-@pytest.mark.parametrize(
-    "document",
-    [b"", b"junk", POWERMETRICS[:-300] + b"</plist>", POWERMETRICS.replace(b"combined_power", b"other_power")],
-)
-def test_what_powermetrics_does_not_write_is_refused(document: bytes) -> None:
-    """Cut documents too."""
-    with pytest.raises(ValueError):
-        fill_from_powermetrics(document, SystemSample())
-
-
-def _program(folder: Path, name: str, output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a program of that name, the only one to be found, that writes the output and stays."""
+def _writing(folder: Path, output: bytes) -> Sequence[str]:
+    """Return a program that writes the output and stays."""
     (folder / "output").write_bytes(output)
-    program = folder / name
-    program.write_text(f"#!/bin/sh\n/bin/cat {folder}/output\nexec /bin/sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+    return ("sh", "-c", f"cat {folder}/output; exec sleep 60")
+
+
+def _reading(sensor: AppleSensor) -> SystemSample | None:
+    sample = SystemSample()
+    sensor.read(sample)
+    return sample if sample.HasField("power_watts") else None
 
 
 def _first_reading(sensor: AppleSensor) -> SystemSample:
-    def look() -> SystemSample | None:
-        sample = SystemSample()
-        sensor.read(sample)
-        return sample if sample.HasField("power_watts") else None
-
     try:
-        return eventually(look)
+        return eventually(lambda: _reading(sensor))
     finally:
         sensor.close()
 
 
+def _failure_of(sensor: AppleSensor) -> Callable[[], str | None]:
+    def look() -> str | None:
+        try:
+            sensor.read(SystemSample())
+        except OSError as error:
+            return str(error)
+        return None
+
+    return look
+
+
 def test_macmon_is_read_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs no rights."""
-    _program(tmp_path, "macmon", MACMON, monkeypatch)
+    program = tmp_path / "macmon"
+    (tmp_path / "output").write_bytes(MACMON)
+    program.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/output\nexec /bin/sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
-    sensor = open_apple_sensor("darwin", is_root=False)
+    sensor = open_apple_sensor("darwin")
 
     assert sensor is not None
     assert _first_reading(sensor).power_watts == 38.5
 
 
-def test_powermetrics_stands_in_for_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where macmon is not installed."""
-    _program(tmp_path, "powermetrics", POWERMETRICS + b"\0" + POWERMETRICS[:100], monkeypatch)
+def test_the_last_whole_line_counts(tmp_path: Path) -> None:
+    """One that has only begun does not."""
+    lines = MACMON + MACMON.replace(b"38.5", b"40.5")
 
-    sensor = open_apple_sensor("darwin", is_root=True)
-
-    assert sensor is not None
-    assert _first_reading(sensor).power_watts == 22.5
+    assert _first_reading(AppleSensor(_writing(tmp_path, lines + MACMON[:90]))).power_watts == 40.5
 
 
-def test_a_mac_without_either_says_so(
+def test_a_line_from_before_a_sleep_is_none(tmp_path: Path) -> None:
+    """What was true then says nothing about now."""
+    now = 0.0
+    sensor = AppleSensor(_writing(tmp_path, MACMON), lambda: now)
+    try:
+        eventually(lambda: _reading(sensor))
+        now = LASTING_SECONDS + 1
+
+        assert _reading(sensor) is None
+    finally:
+        sensor.close()
+
+
+def test_a_program_that_ended_is_an_error() -> None:
+    """With its status, so that a log explains why a machine has no sensor."""
+    assert eventually(_failure_of(AppleSensor(("sh", "-c", "exit 3")))).endswith("ended with status 3")
+
+
+def test_a_program_that_does_not_exist_is_an_error() -> None:
+    """As for any program."""
+    with pytest.raises(OSError, match="no-such-program"):
+        AppleSensor(("no-such-program",))
+
+
+def test_a_mac_without_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With what to install; powermetrics alone does not help a user."""
-    _program(tmp_path, "powermetrics", POWERMETRICS, monkeypatch)
+    """With what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     caplog.set_level("INFO")
 
-    assert open_apple_sensor("darwin", is_root=False) is None
+    assert open_apple_sensor("darwin") is None
     assert "macmon is not installed (brew install macmon)" in caplog.text
 
 
@@ -179,15 +149,8 @@ def test_other_machines_have_none() -> None:
 
 def test_a_program_that_writes_something_else_is_ended() -> None:
     """The sensor is left out from then on; its program must not go on."""
-    sensor = AppleSensor(DocumentStream(("sh", "-c", "echo hello; exec sleep 60"), b"\n"), fill_from_macmon)
+    sensor = AppleSensor(("sh", "-c", "echo hello; exec sleep 60"))
 
-    def failure() -> str | None:
-        try:
-            sensor.read(SystemSample())
-        except OSError as error:
-            return str(error)
-        return None
-
-    assert eventually(failure).startswith("cannot be read: ")
+    assert eventually(_failure_of(sensor)).startswith("cannot be read: ")
     with pytest.raises(OSError, match="ended with status -9"):
         sensor.read(SystemSample())

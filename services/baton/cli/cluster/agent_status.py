@@ -31,7 +31,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _SENSOR_SECONDS = 2.5 if sys.platform == "darwin" else 0.5
 """Between two readings: use and power are differences, and Apple's sensors speak once a second."""
 _NO_POWER = "not measured: " + (
-    "needs macmon (brew install macmon), or powermetrics as root"
+    "needs macmon (brew install macmon)"
     if sys.platform == "darwin"
     else "no NVIDIA accelerator with nvidia-ml-py, and no energy counters of the CPU (RAPL) that this user may read"
 )
