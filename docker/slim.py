@@ -17,12 +17,6 @@ UNUSED = (
     "distutils-precedence.pth",
     "**/__pycache__",
     "**/tests",
-    # Of the Kubernetes client only the synchronous one is used, and what the other one alone needs.
-    "kubernetes/aio",
-    *("aiohttp", "aiohttp-*.dist-info", "aiohttp_retry", "aiohttp_retry-*.dist-info"),
-    *("aiohappyeyeballs", "aiohappyeyeballs-*.dist-info", "aiosignal", "aiosignal-*.dist-info"),
-    *("frozenlist", "frozenlist-*.dist-info", "multidict", "multidict-*.dist-info"),
-    *("propcache", "propcache-*.dist-info", "yarl", "yarl-*.dist-info"),
     # What type checkers and compilers read.
     "**/*.pyi",
     "**/*.pxd",

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubernetes.client import Configuration
-
+from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
 
@@ -107,7 +106,7 @@ class ApiDouble:
 
     def api(self) -> KubernetesEndpointApi:
         """Return a client of this server."""
-        return KubernetesEndpointApi(Configuration(host=f"http://127.0.0.1:{self.port}"), TARGET)
+        return KubernetesEndpointApi(lambda: ApiServer(f"http://127.0.0.1:{self.port}", "token"), TARGET)
 
     async def _tell(self, kind: str, document: dict[str, Any]) -> None:
         async with self._changed:

@@ -1,59 +1,55 @@
-"""A response of the Kubernetes API that comes when nobody waits for it any more."""
+"""A watch that nobody waits for any more."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from typing import Any
+import ssl
+import time
+from pathlib import Path
 
 import pytest
+import trustme
 
+from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
 
-kubernetes = pytest.importorskip("kubernetes.client")
-
 TIMEOUT_SECONDS = 30.0
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-class Response:
-    """A response, of which is seen whether it was closed."""
-
-    def __init__(self) -> None:
-        self.closed = threading.Event()
-
-    def shutdown(self) -> None:
-        """Nobody reads it."""
-
-    def close(self) -> None:
-        """Take note."""
-        self.closed.set()
-
-
-@pytest.mark.parametrize("call", ["watch", "list"])
-def test_a_response_that_comes_after_its_caller_has_gone_is_closed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket would stay until the garbage collector comes; the event loop of a watch may have ended by then."""
-    api = KubernetesEndpointApi(kubernetes.Configuration(), ServiceTarget("decode", "default", 8010))
-    is_asked, may_answer, response = threading.Event(), threading.Event(), Response()
-
-    def answer(*_arguments: Any, **_options: Any) -> Response:
-        is_asked.set()
-        assert may_answer.wait(TIMEOUT_SECONDS)
-        return response
-
-    monkeypatch.setattr(api, "_open", answer)
+@pytest.mark.parametrize("answer", [b"", HEAD], ids=["before its answer", "amid its answer"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_watch_that_is_given_up_is_cut_off(scheme: str, answer: bytes, tmp_path: Path) -> None:
+    """Its socket and its thread would stay until the server says more."""
+    authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
 
     async def give_up() -> None:
-        asking = api.list_slices() if call == "list" else anext(api.watch_slices("1", 60.0))
-        task = asyncio.ensure_future(asking)
-        assert await asyncio.to_thread(is_asked.wait, TIMEOUT_SECONDS)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        if call == "list":  # the loop waits for its own threads when it ends
-            may_answer.set()
+        is_asked, has_gone = asyncio.Event(), asyncio.Event()
 
-    asyncio.run(give_up())
-    may_answer.set()
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            is_asked.set()
+            assert await reader.read(1) == b""
+            has_gone.set()
+            writer.close()
 
-    assert response.closed.wait(TIMEOUT_SECONDS)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context if scheme == "https" else None)
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        account = ApiServer(url, "token", tmp_path / "ca.crt")
+        api = KubernetesEndpointApi(lambda: account, ServiceTarget("decode", "default", "8010"))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            task = asyncio.ensure_future(anext(api.watch_slices("1", 60.0)))
+            await is_asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await has_gone.wait()
+        server.close()
+
+    began = time.monotonic()
+    asyncio.run(give_up())  # which waits for no thread that still reads
+    assert time.monotonic() - began < TIMEOUT_SECONDS

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 
 import pytest
-from kubernetes.config import incluster_config
 
 from baton.discovery import kubernetes_api
+from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import FixedTarget, ServiceTarget, parse_target
 from baton.discovery.watch import open_source
 from baton.errors import ConfigurationError
+from http_double import Answer, Request, serving
 
 
 @pytest.mark.parametrize(
@@ -44,21 +45,23 @@ def test_outside_of_a_pod_a_service_cannot_be_followed(monkeypatch: pytest.Monke
         open_source("kubernetes://router:grpc")
 
 
-def test_inside_a_pod_its_account_and_namespace_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Kubernetes gives a pod the server's address by variables, and token, CA and namespace by files."""
-    for name, content in {"token": "secret-token", "ca.crt": "a certificate", "namespace": "llm\n"}.items():
-        (tmp_path / name).write_text(content)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(kubernetes_api, "_NAMESPACE_FILE", tmp_path / "namespace")
-    seen: list[tuple[object, ServiceTarget]] = []
-    monkeypatch.setattr(kubernetes_api, "KubernetesEndpointApi", lambda *arguments: seen.append(arguments))
+def test_inside_a_pod_its_account_and_namespace_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read again for each request: Kubernetes replaces the token of a pod."""
+    tokens = iter(("first", "second", "third"))
+    asked: list[Request] = []
 
-    kubernetes_api.in_cluster_api(ServiceTarget("router", "", "grpc"))
+    def own() -> ApiServer:
+        return ApiServer(url, next(tokens), namespace="llm")
 
-    ((configuration, target),) = seen
-    assert configuration.host == "https://10.96.0.1:443"  # type: ignore[attr-defined]
-    assert "secret-token" in str(configuration.api_key)  # type: ignore[attr-defined]
-    assert target == ServiceTarget("router", "llm", "grpc")
+    def answer(request: Request) -> Answer:
+        asked.append(request)
+        return Answer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+
+    with serving(answer) as url:
+        monkeypatch.setattr(kubernetes_api, "own_api_server", own)
+        api = kubernetes_api.in_cluster_api(ServiceTarget("router", "", "grpc"))
+        listings = [asyncio.run(api.list_slices()) for _ in range(2)]
+
+    assert [listing.resource_version for listing in listings] == ["7", "7"]
+    assert [request.headers["authorization"] for request in asked] == ["Bearer second", "Bearer third"]
+    assert all("/namespaces/llm/endpointslices?labelSelector=" in request.path for request in asked)

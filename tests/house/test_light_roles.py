@@ -44,7 +44,7 @@ _MODULES = {
     ("torch", "decode"): ("decode.settings", "worker.process", "engine.runners.torch.loader"),
     ("mlx", "decode"): ("decode.settings", "worker.process", "engine.runners.mlx.loader"),
     ("agent", "joining"): ("agent.joining", "router.join_verification", "discovery.lan", "security.join_token"),
-    ("kubernetes", "node addresses"): ("discovery.kubernetes_api", "discovery.kubernetes_node"),
+    ("", "node addresses"): ("discovery.kubernetes_api", "discovery.kubernetes_node"),
 }
 """Modules of `baton` by the extra that suffices for them, and what they are."""
 
@@ -62,7 +62,7 @@ def test_an_extra_alone_brings_what_its_roles_import(extra: str, what: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("extra", ["", "gateway", "worker", "agent", "kubernetes", "bench"])
+@pytest.mark.parametrize("extra", ["", "gateway", "worker", "agent", "bench"])
 def test_no_other_extra_brings_a_framework(extra: str) -> None:
     """A gateway's image has neither torch nor MLX, a node with MLX no torch, and one with torch no MLX."""
     assert not brought_by(extra) & {"torch", "mlx", "mlx-lm", "numba"}

@@ -42,10 +42,6 @@ _LACKING: Mapping[str, Sequence[str]] = {
     "gateway": ("serve", "gateway", "--model-dir=DEMO"),
     "torch": ("serve", "decode", "--model-dir=DEMO", "--engine=torch", "--port=0"),
     "mlx": ("serve", "decode", "--model-dir=DEMO", "--engine=mlx", "--port=0"),
-    "kubernetes": (
-        *("serve", "decode", "--model-dir=DEMO", "--engine=mock", "--port=0"),
-        "--router-address=kubernetes://router.default:8010",
-    ),
     "agent": ("authority", "create", "deployment"),
     "bench": ("bench", "serve", "--help"),
     "up": ("up",),
@@ -130,7 +126,6 @@ _ROLES = (
     *(Cell("", role, "mock") for role in ("prefill", "decode", "worker")),
     Cell("torch", "prefill", "torch"),
     Cell("mlx", "prefill", "mlx"),
-    Cell("kubernetes", "router"),
     Cell("agent", "agent"),
 )
 _ANSWERS = (
@@ -249,18 +244,6 @@ def test_a_machine_joins_with_the_extra_agent_alone(environments: Environments, 
         _wait_until(lambda: bool(list(state.glob("*.crt"))), router, agent)
 
     assert list(state.glob("*.key"))
-
-
-def test_the_extra_kubernetes_brings_the_client_of_nodes_that_follow_a_service(environments: Environments) -> None:
-    """What a node with a `kubernetes://` address makes needs that extra, and nothing of an engine's."""
-    script = (
-        "from kubernetes.client import Configuration;"
-        "from baton.discovery.kubernetes_api import KubernetesEndpointApi;"
-        "from baton.discovery.endpoints import parse_target;"
-        "KubernetesEndpointApi(Configuration(), parse_target('kubernetes://router.default:8010'))"
-    )
-
-    _run(environments.with_extra("kubernetes") / "bin" / "python", "-c", script)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -1,4 +1,4 @@
-"""Single questions to the Kubernetes API, without its client, whose import takes seconds."""
+"""The Kubernetes API of this pod's cluster, asked without its client, whose import takes seconds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
 
 from baton.errors import AuthenticationError, ConfigurationError, UnavailableError
 
@@ -19,6 +19,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token, namespace and the API server's authority."""
 _CALL_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
+_FIRST_ERROR = 300
+"""From this status on nothing was done: nobody is sent elsewhere."""
 NOT_FOUND, CONFLICT = 404, 409
 """There is none; what there is already cannot be made, nor what has changed meanwhile be replaced."""
 
@@ -42,21 +44,33 @@ class ApiServer:
     """File of those that its certificate comes from; None: those that this machine believes."""
     namespace: str = ""
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return what every request has: who asks, and in what form."""
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+
+    def connection(self, timeout_seconds: float) -> HTTPConnection:
+        """Return a connection that is not made yet."""
+        parts = urlsplit(self.url)
+        if parts.scheme == "http":
+            return HTTPConnection(parts.netloc, timeout=timeout_seconds)
+        context = ssl.create_default_context(cafile=self.authorities)
+        return HTTPSConnection(parts.netloc, timeout=timeout_seconds, context=context)
+
     def ask(self, path: str, body: object = None, *, method: str = "") -> bytes:
         """Return what a GET, or a method with a body, answers; raise RefusedError, or UnavailableError if silent."""
         data = None if body is None else json.dumps(body).encode("utf-8")
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        request = Request(f"{self.url}{path}", data, headers, method=method or None)  # noqa: S310 - of this pod's cluster, not a stranger's
+        connection = self.connection(_CALL_SECONDS)
         try:
-            context = ssl.create_default_context(cafile=self.authorities)
-            with urlopen(request, timeout=_CALL_SECONDS, context=context) as answer:  # noqa: S310
-                content: bytes = answer.read()
-        except HTTPError as error:
-            error.close()
-            told = f"the API server answered {error.code} {error.reason} for {path}"
-            raise RefusedError(error.code, told) from error
-        except OSError as error:
+            connection.request(method or ("GET" if data is None else "POST"), path, data, self.headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except (HTTPException, OSError) as error:
             raise UnavailableError(f"the API server cannot be reached: {error}") from error
+        finally:
+            connection.close()
+        if answer.status >= _FIRST_ERROR:
+            raise RefusedError(answer.status, f"the API server answered {answer.status} {answer.reason} for {path}")
         return content
 
 

@@ -1,17 +1,17 @@
-"""EndpointSlices over HTTP, by the Kubernetes client; its calls block, so each watch has a thread of its own."""
+"""EndpointSlices over HTTP; a watch blocks, so each has a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+import socket
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import urlencode
 
+from baton.discovery.api_server import ApiServer, RefusedError, own_api_server
 from baton.discovery.endpoints import (
     GONE,
     Event,
@@ -22,184 +22,131 @@ from baton.discovery.endpoints import (
     event_of,
     listing_of,
 )
-from baton.errors import ConfigurationError
-from baton.installation import install_line
+from baton.errors import BatonError
 
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _CONNECT_SECONDS = 5.0
 _READ_SLACK_SECONDS = 4.0
-_LIST_SECONDS = 10.0
-_CHUNK_BYTES = 1 << 16
 _MAX_LINE_BYTES = 16 << 20
 
 
 class KubernetesEndpointApi:
-    """Lists and watches the slices of one Service."""
+    """Lists and watches the slices of one Service. `server` is asked for each time: its token is replaced."""
 
-    def __init__(self, configuration: Any, target: ServiceTarget) -> None:
-        from kubernetes.client import ApiClient, DiscoveryV1Api
-
-        configuration.retries = False
+    def __init__(self, server: Callable[[], ApiServer], target: ServiceTarget) -> None:
+        self._server = server
         self._target = target
-        self._slices = DiscoveryV1Api(ApiClient(configuration))
 
     async def list_slices(self) -> Listing:
         """Return all slices of the Service (see `EndpointApi`)."""
-        opening = _Opening(partial(self._open, _LIST_SECONDS))
         try:
-            response = await asyncio.to_thread(opening.run)
-            document = json.loads(await asyncio.to_thread(_read_all, response))
+            document = json.loads(await asyncio.to_thread(self._list))
         except ValueError as error:
             raise WatchError(f"the API server sent no JSON: {error}") from error
-        finally:
-            opening.end()
         return listing_of(document, self._target.port)
 
     async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
         """Yield what changes (see `EndpointApi`). Closing it ends the request at once."""
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="endpoint-watch")
-        opening = _Opening(
-            partial(
-                self._open,
-                seconds + _READ_SLACK_SECONDS,
-                watch=True,
-                allow_watch_bookmarks=True,
-                resource_version=resource_version,
-                timeout_seconds=max(1, round(seconds)),
-            )
-        )
+        options = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": max(1, round(seconds)),
+        }
+        request = _WatchRequest(self._server, lambda server: self._path(server, options), seconds + _READ_SLACK_SECONDS)
         try:
-            lines = _lines(await loop.run_in_executor(executor, opening.run))
-            while (line := await loop.run_in_executor(executor, _next_line, lines)) is not None:
+            while (line := await loop.run_in_executor(executor, request.next_line)) is not None:
                 yield event_of(_parsed(line), self._target.port)
         finally:
-            opening.end()
+            request.end()
             executor.shutdown(wait=False)
 
-    def _open(self, read_seconds: float, **options: object) -> Any:
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
-
+    def _list(self) -> bytes:
         try:
-            response = self._slices.list_namespaced_endpoint_slice(
-                self._target.namespace,
-                label_selector=f"kubernetes.io/service-name={self._target.service}",
-                _preload_content=False,
-                _request_timeout=(_CONNECT_SECONDS, read_seconds),
-                **options,
-            )
-        except ApiException as error:
-            raise _status_error(error.status, str(error.reason)) from error
-        except (HTTPError, OSError) as error:
-            raise WatchError(f"the API server cannot be reached: {error}") from error
-        if response.status != 200:
-            response.close()
-            raise _status_error(response.status, str(response.reason))
-        return response
+            server = self._server()
+            return server.ask(self._path(server, {}))
+        except RefusedError as error:
+            raise _status_error(error.status, error.message) from error
+        except BatonError as error:
+            raise WatchError(error.message) from error
+
+    def _path(self, server: ApiServer, options: dict[str, object]) -> str:
+        namespace = self._target.namespace or server.namespace
+        query = urlencode({"labelSelector": f"kubernetes.io/service-name={self._target.service}", **options})
+        return f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?{query}"
 
 
-class _Opening:
-    """A request that is being made in a thread; its response is closed by whoever comes last, that thread or `end`."""
+class _WatchRequest:
+    """One watch, made and read in a thread by `next_line`; any other may `end` it, whatever that thread waits for."""
 
-    def __init__(self, request: Callable[[], Any]) -> None:
-        self._request = request
-        self._lock = threading.Lock()
-        self._response: Any = None
+    def __init__(self, server: Callable[[], ApiServer], path: Callable[[ApiServer], str], read_seconds: float) -> None:
+        self._server = server
+        self._path = path
+        self._read_seconds = read_seconds
+        self._connection: HTTPConnection | None = None
+        self._response: HTTPResponse | None = None
         self._is_over = False
 
-    def run(self) -> Any:
-        """Return the response; in the thread. Where nobody wants it any more it is closed."""
-        response = self._request()
-        with self._lock:
-            self._response = response
-            is_over = self._is_over
-        if is_over:
-            _cut_off(response)
-        return response
+    def next_line(self) -> bytes | None:
+        """Return the next whole line; None after the last. Raises WatchError, ExpiredError as `EndpointApi` has it."""
+        try:
+            self._response = self._response or self._opened()
+            while line := self._response.readline(_MAX_LINE_BYTES + 1):
+                if len(line) > _MAX_LINE_BYTES:
+                    raise WatchError(f"the API server sent a line of more than {_MAX_LINE_BYTES} bytes")
+                if line.endswith(b"\n") and line.strip():  # a stream that ends within a line has said nothing by it
+                    return line
+        except (HTTPException, OSError) as error:
+            raise WatchError(f"the watch broke off: {error}") from error
+        return None
 
     def end(self) -> None:
-        """Close the response, or have it closed when it comes, after the event loop's end too."""
-        with self._lock:
-            self._is_over = True
-            response = self._response
-        if response is not None:
-            _cut_off(response)
+        """Cut it off: who reads returns, and a connection that is being made is closed when it stands."""
+        self._is_over = True
+        if self._connection is not None:
+            _close(self._connection)
+
+    def _opened(self) -> HTTPResponse:
+        try:
+            server = self._server()
+        except BatonError as error:
+            raise WatchError(error.message) from error
+        self._connection = connection = server.connection(_CONNECT_SECONDS)
+        connection.connect()
+        connection.auto_open = 0  # one that `end` has closed is not to be made anew
+        sock = connection.sock
+        if self._is_over:
+            _close(connection)
+            raise WatchError("the watch was given up")
+        sock.settimeout(self._read_seconds)
+        connection.request("GET", self._path(server), headers=server.headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _status_error(response.status, f"the API server answered {response.status} {response.reason}")
+        return response
 
 
 def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
-    """Return the API of the cluster that this pod runs in, with its own account.
+    """Return the API of the cluster that this pod runs in, with its own account; else raise ConfigurationError."""
+    own_api_server()
+    return KubernetesEndpointApi(own_api_server, target)
 
-    Raises ConfigurationError if this is no pod with an account, or the Kubernetes client is not installed.
-    """
-    configuration = in_cluster_configuration()
+
+def _status_error(status: int, message: str) -> WatchError:
+    return (ExpiredError if status == GONE else WatchError)(message)
+
+
+def _parsed(line: bytes) -> dict[str, object]:
     try:
-        namespace = target.namespace or _NAMESPACE_FILE.read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(f"kubernetes:// addresses need a pod with an account: {error}") from error
-    return KubernetesEndpointApi(configuration, ServiceTarget(target.service, namespace, target.port))
-
-
-def in_cluster_configuration() -> Any:
-    """Return the `kubernetes.client.Configuration` of this pod's own account, or raise ConfigurationError."""
-    try:
-        from kubernetes.client import Configuration
-        from kubernetes.config import ConfigException, load_incluster_config
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"asking Kubernetes needs its client: {install_line('kubernetes')}") from error
-    configuration = Configuration()
-    try:
-        load_incluster_config(client_configuration=configuration)
-    except (ConfigException, OSError) as error:
-        raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
-    return configuration
-
-
-def _status_error(status: int, reason: str) -> WatchError:
-    error_class = ExpiredError if status == GONE else WatchError
-    return error_class(f"the API server answered {status} {reason}")
-
-
-def _read_all(response: Any) -> bytes:
-    from urllib3.exceptions import HTTPError
-
-    try:
-        content: bytes = response.read()
-    except (HTTPError, OSError) as error:
-        raise WatchError(f"the list broke off: {error}") from error
-    finally:
-        response.release_conn()
-    return content
-
-
-def _lines(response: Any) -> Iterator[bytes]:
-    """Yield whole lines as they come; what is left of a stream that ends within a line is dropped."""
-    rest = b""
-    for chunk in response.stream(_CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-        if len(rest) > _MAX_LINE_BYTES:
-            raise WatchError(f"the API server sent a line of more than {_MAX_LINE_BYTES} bytes")
-
-
-def _next_line(lines: Iterator[bytes]) -> bytes | None:
-    from urllib3.exceptions import HTTPError
-
-    try:
-        return next((line for line in lines if line.strip()), None)
-    except (HTTPError, OSError) as error:
-        raise WatchError(f"the watch broke off: {error}") from error
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
+        document: dict[str, object] = json.loads(line)
     except ValueError as error:
         raise WatchError(f"the API server sent no JSON: {error}") from error
+    return document
 
 
-def _cut_off(response: Any) -> None:
-    """End a response, so that a thread that reads it returns."""
-    with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended already
-        response.shutdown()
-    response.close()
+def _close(connection: HTTPConnection) -> None:
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):  # it has ended already
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -41,7 +41,7 @@ def test_what_is_pinned_is_pinned_by_hash() -> None:
 
     assert pinned - versions == {pin for pin in pinned if pin.startswith("torch==")}, "run `make lock`"
     assert versions <= pinned
-    for stem, extras in {"control": ("agent", "gateway", "kubernetes", "worker"), "nodes": ("agent", "cuda")}.items():
+    for stem, extras in {"control": ("agent", "gateway", "worker"), "nodes": ("agent", "cuda")}.items():
         assert brought_by(*extras) - {name for name, _ in locked[stem]} <= {"torch"}
         assert f"requirements/{stem}.txt" in (ROOT / "docker" / "Dockerfile").read_text()
 
