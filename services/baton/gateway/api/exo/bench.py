@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -16,11 +15,12 @@ from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode, se
 from baton.gateway.api.body import FIELD_NAMES, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.exo.instances import Instances
+from baton.gateway.api.openai.chat import ChatFormat
+from baton.gateway.api.openai.logprobs import TokenBytes
 from baton.gateway.api.openai.messages import chat_messages
-from baton.gateway.api.openai.schema import ChatAnswer, Message, StreamOptions
-from baton.gateway.api.usage import PlacementBody, UsageBody, placement_body, usage_body
+from baton.gateway.api.openai.schema import ChatAnswer, ChatBody, CompletionStreamOptions, Message, StreamOptions
 from baton.gateway.generation.generator import TextGenerator
-from baton.gateway.generation.requests import ChatPrompt, Delta, GenerationRequest, GenerationResult, PreparedPrompt
+from baton.gateway.generation.requests import ChatPrompt, GenerationRequest, GenerationResult, PreparedPrompt
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.quantities import seconds_from_duration
 
@@ -171,11 +171,13 @@ class BenchEndpoint:
         body: BenchBody = exchange.body
         prompt = await generator.prepare(self._request(body, exchange.context), exchange.context)
 
-        def figures(result: GenerationResult) -> Figures:
-            return Figures(generation_stats(prompt, result, self._rates), power_usage(result.summary))
+        def figures(result: GenerationResult) -> Mapping[str, msgspec.Struct]:
+            power = power_usage(result.summary)
+            stats = {"generation_stats": generation_stats(prompt, result, self._rates)}
+            return stats if power is None else {**stats, "power_usage": power}
 
-        form = BenchFormat(exchange.context, body, figures)
         job = AnswerJob(exchange.context, [prompt])
+        form = BenchFormat(job, body, prompt.text.detokenizers.token_bytes, figures)
         await send_answer(exchange.response, generator, job, form, is_stream=bool(body.stream))
 
     def _request(self, body: BenchBody, context: RequestContext) -> GenerationRequest:
@@ -193,69 +195,27 @@ class BenchEndpoint:
         )
 
 
-class Figures(NamedTuple):
-    """What an answer tells beside its text."""
-
-    stats: GenerationStats
-    """Always."""
-    power: PowerUsage | None
-    """None where no sensor covers it."""
-
-
-class BenchFormat:
-    """Writes one answer; the text is that of the tokens, nothing is parsed out of it."""
+class BenchFormat(ChatFormat):
+    """Writes one chat answer and its figures; the text is that of the tokens, nothing is parsed out of it."""
 
     def __init__(
-        self, context: RequestContext, body: BenchBody, figures: Callable[[GenerationResult], Figures]
+        self,
+        job: AnswerJob,
+        body: BenchBody,
+        token_bytes: TokenBytes,
+        figures: Callable[[GenerationResult], Mapping[str, msgspec.Struct]],
     ) -> None:
-        self._context = context
-        self._common = {"id": f"chatcmpl-{context.request_id}", "created": int(time.time()), "model": body.model}
-        self._has_usage = bool(body.stream_options and body.stream_options.include_usage)
+        """Begin an answer. `figures` returns what is told beside the text, by its names."""
+        options = CompletionStreamOptions(body.stream_options.include_usage) if body.stream_options else None
+        chat = ChatBody(model=body.model, messages=body.messages, stream_options=options)
+        super().__init__(job, chat, token_bytes, lambda: None)
         self._figures = figures
 
-    def start(self, index: int) -> bytes:  # noqa: ARG002
-        """Return the event with the role."""
-        return self._choice({"role": "assistant", "content": ""}, None)
-
-    def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
-        """Return the event for new text."""
-        return self._choice({"content": delta.text}, None) if delta.text else b""
-
-    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:  # noqa: ARG002
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
         """Return the finish reason, the usage if it was asked for, the figures as comments, and the end."""
-        figures = self._figures(result)
-        events = [self._choice({}, result.reason)]
-        if self._has_usage:
-            usage, placement = self._usage(result)
-            events.append(self._event({"choices": [], "usage": usage, "baton": placement}))
-        events.append(b": generation_stats " + encode(figures.stats) + b"\n\n")
-        if figures.power is not None:
-            events.append(b": power_usage " + encode(figures.power) + b"\n\n")
-        return b"".join(events) + DONE
+        events = super().finish(index, result, results).removesuffix(DONE)
+        figures = [b": %b %b\n\n" % (name.encode(), encode(told)) for name, told in self._figures(result).items()]
+        return b"".join([events, *figures, DONE])
 
-    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
-        """Return the body of an answer that is not streamed."""
-        (choice,) = choices
-        result = choice.result
-        figures = self._figures(result)
-        usage, placement = self._usage(result)
-        message = {"role": "assistant", "content": choice.text}
-        body = {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": result.reason}],
-            "usage": usage,
-            "generation_stats": figures.stats,
-            "baton": placement,
-        }
-        return encode(body if figures.power is None else {**body, "power_usage": figures.power})
-
-    def _usage(self, result: GenerationResult) -> tuple[UsageBody, PlacementBody]:
-        return usage_body([result]), placement_body(self._context, [result])
-
-    def _choice(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._event({"choices": [choice]})
-
-    def _event(self, fields: dict[str, object]) -> bytes:
-        return b"data: " + encode({**self._common, "object": "chat.completion.chunk", **fields}) + b"\n\n"
+    def _body(self, choices: Sequence[FinishedChoice], bodies: Sequence[dict[str, object]]) -> dict[str, object]:
+        return {**super()._body(choices, bodies), **self._figures(choices[0].result)}
