@@ -20,7 +20,7 @@ from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 
 def command(
     is_again: Annotated[bool, typer.Option("--again", help="Measure anew although there is a profile.")] = False,
-    engine: Annotated[str, typer.Option(help="auto, torch, mlx or numpy: what to measure by.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, torch or mlx: what to measure by.")] = "auto",
     state_dir: Annotated[Path, typer.Option(help="Where the profile is kept.")] = DEFAULT_STATE_DIR,
     is_json: Annotated[bool, typer.Option("--json", help="Print the profile as a document.")] = False,
 ) -> None:

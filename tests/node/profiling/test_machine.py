@@ -138,7 +138,7 @@ def test_a_machine_that_never_settles_says_so(tmp_path: Path) -> None:
     assert rate.num_runs == 4
 
 
-@pytest.mark.parametrize("engine", ["torch", "mlx", "numpy"])
+@pytest.mark.parametrize("engine", ["torch", "mlx"])
 def test_every_engine_can_measure(engine: str) -> None:
     """A product, a sum and a copy run on its device."""
     yardstick = open_yardstick(engine)
@@ -151,5 +151,5 @@ def test_every_engine_can_measure(engine: str) -> None:
 
 def test_an_engine_that_is_none_is_refused() -> None:
     """The message lists those that there are."""
-    with pytest.raises(ConfigurationError, match="auto, torch, mlx or numpy, got 'jax'"):
+    with pytest.raises(ConfigurationError, match="auto, torch or mlx, got 'jax'"):
         open_yardstick("jax")

@@ -40,8 +40,8 @@ _CHUNK_BYTES = 4 << 20
 
 
 def open_yardstick(engine: str) -> Yardstick:
-    """Return what measures by an engine; "auto": torch, else mlx, else numpy. Raises ConfigurationError without it."""
-    for name in ("torch", "mlx", "numpy") if engine == "auto" else (engine,):
+    """Return what measures by an engine; "auto": torch, else mlx. Raises ConfigurationError without it."""
+    for name in ("torch", "mlx") if engine == "auto" else (engine,):
         try:
             return _yardstick(name)
         except (ImportError, ConfigurationError) as error:
@@ -82,11 +82,7 @@ def _yardstick(name: str) -> Yardstick:
         from baton.engine.runners.mlx.yardstick import MlxYardstick
 
         return MlxYardstick()
-    if name == "numpy":
-        from baton.engine.runners.mock.yardstick import NumpyYardstick
-
-        return NumpyYardstick()
-    raise ConfigurationError(f"expected auto, torch, mlx or numpy, got {name!r}")
+    raise ConfigurationError(f"expected auto, torch or mlx, got {name!r}")
 
 
 def _product_rate(yardstick: Yardstick, dtype: str, clock: Clock, num_rounds: int) -> MeasuredRate:
