@@ -13,6 +13,7 @@ from baton.capacity.hardware import PRESETS, Hardware
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.engine.checkpoint.cached_state import attention_elements, layer_specs
 from baton.wire.quantities import shape_from_proto, shape_to_proto
+from capacity.samples import pipeline_seconds
 
 PROMPT, OUTPUT = 8192, 32
 
@@ -55,8 +56,8 @@ def test_ten_gigabit_hides_all_but_one_layer() -> None:
     transfer = cost.transfer_seconds(PROMPT * LLAMA_3_1_8B.kv_bytes_per_token, 1.25e9)
 
     assert transfer / 32 == pytest.approx(26.8e-3, abs=1e-4)
-    assert cost.pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(2.35, abs=0.01)
-    assert cost.pipeline_seconds(1, 1.47, transfer) + 0.85 == pytest.approx(3.18, abs=0.01)
+    assert pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(2.35, abs=0.01)
+    assert pipeline_seconds(1, 1.47, transfer) + 0.85 == pytest.approx(3.18, abs=0.01)
 
 
 @pytest.mark.parametrize(("wire_share", "total"), [(1.0, 9.5), (0.508, 5.3)], ids=["16 bit", "8 bit"])
@@ -64,13 +65,13 @@ def test_one_gigabit_is_bound_by_the_link(wire_share: float, total: float) -> No
     """At 1 GbE the pair takes 9.5 s at 16 bits and 5.3 s at 8, against 6.4 s for the Mac alone."""
     transfer = cost.transfer_seconds(wire_share * PROMPT * LLAMA_3_1_8B.kv_bytes_per_token, 1.25e8)
 
-    assert cost.pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(total, abs=0.05)
+    assert pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(total, abs=0.05)
 
 
 @given(st.integers(1, 128), st.floats(1e-6, 100), st.floats(0, 100))
 def test_a_pipeline_is_between_the_longer_part_and_the_sum(num_groups: int, compute: float, send: float) -> None:
     """Overlap never beats the longer of computation and transfer, and never loses to one after the other."""
-    total = cost.pipeline_seconds(num_groups, compute, send)
+    total = pipeline_seconds(num_groups, compute, send)
 
     assert max(compute, send) * (1 - 1e-9) <= total <= (compute + send) * (1 + 1e-9)
 

@@ -23,7 +23,7 @@ from baton.capacity.kv_transfer import (
 )
 from baton.capacity.placement import place
 from baton.capacity.snapshot import Link, PlacementRequest
-from capacity.samples import LLAMA_3_1_8B, pair
+from capacity.samples import LLAMA_3_1_8B, pair, pipeline_seconds
 
 TOKEN_BYTES = LLAMA_3_1_8B.kv_bytes_per_token
 
@@ -109,11 +109,11 @@ def test_no_plan_is_worse_than_one_frame_or_single_layers(
 
     assert 1 <= plan.layers_per_frame <= num_layers
     overhead = cost.FRAME_OVERHEAD_SECONDS
-    assert plan.start_seconds <= cost.pipeline_seconds(num_own, compute, send + num_own * overhead) * (1 + 1e-9)
+    assert plan.start_seconds <= pipeline_seconds(num_own, compute, send + num_own * overhead) * (1 + 1e-9)
     if num_groups > 1:
         assert send >= num_passes * num_groups * overhead
     elif send >= (num_least := num_own * num_layers) * overhead:
-        assert plan.start_seconds <= cost.pipeline_seconds(num_least, compute, send + num_least * overhead) + 1e-9
+        assert plan.start_seconds <= pipeline_seconds(num_least, compute, send + num_least * overhead) + 1e-9
 
 
 @given(st.integers(1, 100_000), st.integers(1, 128), st.sampled_from([300, 512, 4096, 65536]), SECONDS, SECONDS)

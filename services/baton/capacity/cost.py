@@ -194,26 +194,11 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
     return num_requests * prefill_seconds(shape, profile, 0, mean_tokens)
 
 
-def transfer_seconds(num_bytes: float, bytes_per_second: float, *, latency_seconds: float = 0.0) -> float:
-    """Return the time to move a buffer over a link.
-
-    `num_bytes` is 0 or more, the rate above 0; `latency_seconds` is a fixed cost per message. Raises ValueError if
-    `bytes_per_second` is not positive.
-    """
+def transfer_seconds(num_bytes: float, bytes_per_second: float) -> float:
+    """Return the time to move bytes, 0 or more, over a link; raise ValueError if its rate is not positive."""
     if bytes_per_second <= 0:
         raise ValueError(f"bytes_per_second must be positive, got {bytes_per_second}")
-    return num_bytes / bytes_per_second + latency_seconds
-
-
-def pipeline_seconds(num_groups: int, compute_seconds: float, send_seconds: float) -> float:
-    """Return the time until the last group of layers has arrived, where each is sent while the next is computed.
-
-    With per-group c and s: c + (G - 1) · max(c, s) + s. Handing K and V over before the layer's attention and MLP hides
-    more than that, so it is an upper bound. Both times are of all groups, of which there is 1 or more. Source:
-    docs/placement.md, measured within 1 % on shaped 1, 5 and 10 Gb/s links.
-    """
-    compute, send = compute_seconds / num_groups, send_seconds / num_groups
-    return compute + (num_groups - 1) * max(compute, send) + send
+    return num_bytes / bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)
