@@ -35,23 +35,15 @@ class PlanRow(NamedTuple):
     """"chosen" or how much dearer than the choice it is, and what is pulled; or why it is infeasible."""
 
 
-HEADINGS = PlanRow(
-    decode="decode",
-    prefill="prefill",
-    cached="cached d/p",
-    queue="queue",
-    compute="prefill",
-    transfer="transfer",
-    wire="wire",
-    exposed="exposed",
-    ttft="TTFT",
-    start="start",
-    step="step",
-    decode_time="decode",
-    imposed="imposed",
-    total="total",
-    note="choice / reason",
-)
+_TITLES = {
+    "cached": "cached d/p",
+    "compute": "prefill",
+    "ttft": "TTFT",
+    "decode_time": "decode",
+    "note": "choice / reason",
+}
+"""Of the columns that have another title than their field's name."""
+HEADINGS = tuple(_TITLES.get(name, name) for name in PlanRow._fields)
 """Column titles, in the order of `PlanRow`."""
 
 
