@@ -10,20 +10,20 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 import grpc
 
 from baton.decode.generation import DecodeGenerator, Generation
-from baton.decode.single_generation import generate_single
 from baton.engine.events import Isolated
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, UnavailableError
 from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
-from baton.rpc.status import GATEWAY_SILENT, code_of
-from baton.telemetry.tracing import RequestSpan, named_address
+from baton.rpc.error_interceptor import Context
+from baton.rpc.status import GATEWAY_SILENT, code_of, error_from_parts
+from baton.telemetry.tracing import RequestSpan, current_context, named_address
 from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
@@ -48,20 +48,21 @@ class DecodeServicer(service.DecodeServiceServicer):
         self._address = named_address(address)
         self._calls: set[GatewayCall] = set()
 
-    async def Generate(  # noqa: N802
-        self,
-        request: messages.DecodeServiceGenerateRequest,
-        context: grpc.aio.ServicerContext[
-            messages.DecodeServiceGenerateRequest, messages.DecodeServiceGenerateResponse
-        ],
-    ) -> None:
-        """Stream a generation."""
-        await generate_single(self.generator, request, context.write)
+    async def Generate(self, request: messages.DecodeServiceGenerateRequest, context: Context) -> None:  # noqa: N802
+        """Stream a generation: a call of `Serve` with one stream."""
+
+        async def asked() -> AsyncIterator[messages.ServeRequest]:
+            start = messages.StreamStart(stream_id=1, request=request, trace_context=current_context())
+            yield messages.ServeRequest(starts=[start])
+
+        async def write(batch: messages.ServeResponse) -> None:
+            for element in _elements(batch, self.generator.node.node_id):
+                await context.write(element)
+
+        await GatewayCall(self.generator, self._address).run(asked(), write)
 
     async def Serve(  # noqa: N802
-        self,
-        request_iterator: AsyncIterator[messages.ServeRequest],
-        context: grpc.aio.ServicerContext[messages.ServeRequest, messages.ServeResponse],
+        self, request_iterator: AsyncIterator[messages.ServeRequest], context: Context
     ) -> None:
         """Stream many generations."""
         await context.send_initial_metadata(())  # else a call could not be ended while its first message is written
@@ -88,6 +89,21 @@ class DecodeServicer(service.DecodeServiceServicer):
         """Return when gateways have moved their streams."""
         for call in tuple(self._calls):
             await call.over.wait()
+
+
+def _elements(batch: messages.ServeResponse, node_id: str) -> Iterator[messages.DecodeServiceGenerateResponse]:
+    """Yield what a message says of its only stream, in order; raise BatonError if that has failed."""
+    one = messages.DecodeServiceGenerateResponse
+    if batch.accepted_stream_ids:
+        yield one(accepted=messages.Accepted(node_id=node_id))
+    yield from (one(prompt=each.chunk) for each in batch.prompts)
+    if batch.token_ids:
+        begin = batch.token_output_indexes[0]
+        yield one(tokens=messages.TokenChunk(output_index=begin, token_ids=batch.token_ids))
+    yield from (one(tokens=each.chunk) for each in batch.tokens)
+    yield from (one(finished=each.finished) for each in batch.finished)
+    for failed in batch.failed:
+        raise error_from_parts(failed.code, failed.message, failed.reason, dict(failed.metadata))
 
 
 class GatewayCall:
