@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -35,11 +35,10 @@ async def run_load(
     sessions: Sequence[Session],
     arrivals: Sequence[float],
     settings: LoadSettings,
-    on_sample: Callable[[RequestSample], None] = lambda _: None,
 ) -> list[RequestSample]:
     """Run every session from its arrival on; return the samples of all requests, by session and turn.
 
-    `arrivals` are seconds after the beginning of the run; `on_sample` is called after each request, as it ends.
+    `arrivals` are seconds after the beginning of the run.
     """
     clock = clock_from_now()
     gate = asyncio.Semaphore(settings.max_in_flight) if settings.max_in_flight else None
@@ -47,7 +46,7 @@ async def run_load(
     async def run(index: int, session: Session, arrival_seconds: float) -> list[RequestSample]:
         await asyncio.sleep(arrival_seconds - clock())
         async with gate or nullcontext():
-            return await _run_session(client, index, session, arrival_seconds, settings, clock, on_sample)
+            return await _run_session(client, index, session, arrival_seconds, settings, clock)
 
     async with asyncio.TaskGroup() as group:
         paired = enumerate(zip(sessions, arrivals, strict=True))
@@ -62,7 +61,6 @@ async def _run_session(
     scheduled_seconds: float,
     settings: LoadSettings,
     clock: Clock,
-    on_sample: Callable[[RequestSample], None],
 ) -> list[RequestSample]:
     samples: list[RequestSample] = []
     history: list[tuple[str, str]] = []
@@ -86,7 +84,6 @@ async def _run_session(
             error=error,
         )
         samples.append(sample)
-        on_sample(sample)
         if error or turn_index + 1 == len(session.turns):
             break
         history.append((str(turn.prompt), "".join(answer.text)))

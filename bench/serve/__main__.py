@@ -10,12 +10,9 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling, describe_server, first_model
 from bench.client.http_client import HttpClient, HttpError, headers_from
@@ -24,7 +21,7 @@ from bench.client.metrics import RequestSample, ServiceLevel
 from bench.results_file import describe_machine
 from bench.serve.options import make_arrivals, make_sessions, make_warm_up, parser
 from bench.serve.report import Run, table, write_run
-from bench.workloads.dataset import Session, num_turns
+from bench.workloads.dataset import Session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,8 +55,7 @@ async def measure(
         server = await describe_server(client)
         await _warm_up(client, make_warm_up(options, sessions), settings)
         machine = describe_machine()
-        with _progress(num_turns(sessions), is_shown=not options.quiet) as on_sample:
-            samples = await run_load(client, sessions, arrivals, settings, on_sample)
+        samples = await run_load(client, sessions, arrivals, settings)
     return Run(
         label=options.label or f"{options.dataset}, {options.arrivals}",
         settings=_recorded(options, settings),
@@ -89,27 +85,6 @@ async def _warm_up(client: HttpClient, sessions: Sequence[Session], settings: Lo
             raise HttpError(f"the warm-up failed: {sample.error}")
 
 
-@contextmanager
-def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[RequestSample], None]]:
-    columns = (
-        *Progress.get_default_columns()[:2],
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), disable=not is_shown, refresh_per_second=4)
-    with bar:
-        task = bar.add_task("requests", total=total, note="")
-        num_failed = 0
-
-        def on_sample(sample: RequestSample) -> None:
-            nonlocal num_failed
-            num_failed += not sample.is_ok
-            bar.update(task, advance=1, note=f"{num_failed} failed" if num_failed else "")
-
-        yield on_sample
-
-
 def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, object]:
     """Return the options as a file keeps them: ranges as [low, high), paths by name, no output files."""
     recorded: dict[str, object] = {}
@@ -118,7 +93,7 @@ def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, 
             value = [value.start, value.stop]
         elif isinstance(value, Path):
             value = value.name
-        if name not in ("out", "quiet", "label", "api_key_env"):
+        if name not in ("out", "label", "api_key_env"):
             recorded[name] = value
     return recorded | {"model": settings.sampling.model}
 

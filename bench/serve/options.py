@@ -91,7 +91,6 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--warmup", type=at_least(0), default=1, help="requests before the run, not counted (%(default)s)"
     )
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _range(text: str) -> range:

@@ -136,10 +136,5 @@ def multi_turn(
     ]
 
 
-def num_turns(sessions: Sequence[Session]) -> int:
-    """Return the number of requests that the sessions make."""
-    return sum(len(session.turns) for session in sessions)
-
-
 def _session(vocabulary: Vocabulary, symbols: Sequence[int], output_tokens: int) -> Session:
     return Session((Turn(vocabulary.render(symbols), output_tokens),))

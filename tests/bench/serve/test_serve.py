@@ -33,7 +33,7 @@ def test_a_run_has_a_table_and_a_file(
     out = tmp_path / "r.json"
 
     status = main(["--url", serving(answer).url, "--dataset", "mooncake", "--path", str(trace), "--arrivals", "trace",
-                   "--token-ids", "3:90", "--api-key-env", "BENCH_TEST_KEY", "--slo-ttft", "60", "--quiet",
+                   "--token-ids", "3:90", "--api-key-env", "BENCH_TEST_KEY", "--slo-ttft", "60",
                    "--out", str(out)])  # fmt: skip
 
     assert status == 0
