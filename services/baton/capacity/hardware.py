@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
 from baton.capacity.cost import ModelShape, NodeProfile
 
 
@@ -130,10 +132,4 @@ def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
 
 def read_profile(text: str) -> MachineProfile:
     """Return the profile of a document that `as_json` wrote; raise ValueError if it is none."""
-    try:
-        document = json.loads(text)
-        rates = {name: MeasuredRate(**value) for name, value in document.items() if name.endswith("_per_second")}
-        matmul = {dtype: MeasuredRate(**value) for dtype, value in document["matmul_flops"].items()}
-        return MachineProfile(**(document | rates | {"matmul_flops": matmul}))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no profile of a machine: {error!r}") from error
+    return TypeAdapter(MachineProfile).validate_json(text)
