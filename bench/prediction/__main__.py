@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -45,7 +44,6 @@ _MOCK_NODES = (
 _VOCABULARY = TokenIds(3, 250)
 _NUM_WARM_UP = 12
 _NUM_IDENTICAL = 12
-_PROGRESS_SECONDS = 15.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,12 +87,12 @@ async def _measure(
         seconds = sum(len(rows) / (load * capacity) for load in options.loads)
         say(f"{len(options.loads)} loads: {seconds / 60:.0f} min of arrivals")
         warm_up = _requests(rows[:_NUM_WARM_UP], scaling, f"warm-up/{options.seed}", 0.3 * capacity)
-        await client.run(warm_up, lambda _: None)
+        await client.run(warm_up)
         identical = await _identical(client, round(prompt), round(output), options.seed) if not is_mock else {}
         for load in options.loads:
             requests = _requests(rows, scaling, f"{options.seed}/{load}", load * capacity)
             cpu = HostCpu()
-            samples = await client.run(requests, _progress(load, len(requests), cpu))
+            samples = await client.run(requests)
             report = LoadReport(load, load * capacity, scale, cpu.share(), tuple(samples), identical)
             reports.append(report)
             print("\n".join(report.lines()), flush=True)
@@ -111,7 +109,7 @@ async def _identical(
     for number in range(_NUM_IDENTICAL):
         tokens = tuple(_VOCABULARY.draw(Random(f"identical/{seed}/{number}"), num_prompt_tokens))
         request = Request(f"identical-{seed}-{number}", 0.0, tokens, num_output_tokens)
-        samples += await client.run([request], lambda _: None)
+        samples += await client.run([request])
     return identical_spreads(samples)
 
 
@@ -126,20 +124,6 @@ def _requests(rows: Sequence[TraceRow], scaling: Scaling, seed: str, per_second:
         Request(f"p-{number}-{index}", arrival, tuple(map(int, session.turns[0].prompt)), session.turns[0].max_tokens)
         for index, (arrival, session) in enumerate(zip(arrivals, sessions, strict=True))
     ]
-
-
-def _progress(load: float, total: int, cpu: HostCpu) -> Callable[[Sample], None]:
-    state = {"done": 0, "failed": 0, "told": time.monotonic()}
-
-    def on_sample(sample: Sample) -> None:
-        state["done"] += 1
-        state["failed"] += not sample.num_output_tokens
-        if time.monotonic() - state["told"] > _PROGRESS_SECONDS:
-            state["told"] = time.monotonic()
-            told = f"{state['done']} of {total} done, {state['failed']} failed, CPU {100 * cpu.share():.0f} %"
-            say(f"{100 * load:.0f} %: {told}")
-
-    return on_sample
 
 
 def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadReport]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -58,15 +58,13 @@ class PredictionClient:
         for channel in (self._channel, *self._nodes.values()):
             await channel.close()
 
-    async def run(self, requests: Sequence[Request], on_sample: Callable[[Sample], None]) -> list[Sample]:
+    async def run(self, requests: Sequence[Request]) -> list[Sample]:
         """Send requests at their times, whatever became of earlier ones; return their samples in order."""
         origin = time.perf_counter()
 
         async def run_one(request: Request) -> Sample:
             await asyncio.sleep(request.arrival_seconds - (time.perf_counter() - origin))
-            sample = await self._ask(request, origin)
-            on_sample(sample)
-            return sample
+            return await self._ask(request, origin)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run_one(request)) for request in requests]
