@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 import msgspec
 
+from baton.errors import InvalidFieldError
 from baton.gateway.access.admission import generation_name
 from baton.gateway.api.answer import AnswerJob, send_answer
 from baton.gateway.api.anthropic.answer import MessageFormat
 from baton.gateway.api.anthropic.input import conversation
-from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, MessagesBody
-from baton.gateway.api.anthropic.tools import message_tools
+from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, MessagesBody, ToolDefinition
 from baton.gateway.api.body import FIELD_NAMES, effort_variable, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
@@ -20,9 +21,12 @@ from baton.gateway.api.usage import ignored_body
 from baton.gateway.generation.generator import TextGenerator, answer_parser
 from baton.gateway.generation.preparation import ContextLengthError
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
-from baton.gateway.generation.tools import ToolUse
+from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
+from baton.text.tools import Tool
 
 _FIELD_NAMES = FIELD_NAMES | {"stop": "stop_sequences"}
+_TOOL_FIELDS = ToolFields("name", "input_schema", "strict")
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"xhigh": "high", "max": "high"}
 """Efforts beyond what chat templates know."""
 
@@ -30,7 +34,7 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
     """Answer a conversation; raise ApiError naming the parameter that is not served, BatonError if generating fails."""
     body: MessagesBody = exchange.body
-    context, use = exchange.context, message_tools(body, exchange)
+    context, use = exchange.context, _tool_use(body, exchange)
     constraint = message_constraint(body.output_config.format if body.output_config else None)
     request = GenerationRequest(
         request_id=generation_name(context.request_id),
@@ -55,7 +59,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
 async def answer_count_tokens(generator: TextGenerator, exchange: Exchange) -> None:
     """Answer with the number of a conversation's tokens; raise ApiError or BatonError if it cannot be tokenized."""
     body: ConversationBody = exchange.body
-    prompt = await _prompt(generator, exchange, message_tools(body, exchange))
+    prompt = await _prompt(generator, exchange, _tool_use(body, exchange))
     tokenization = await generator.preparation.tokenize(body.model, prompt)
     context, num_tokens = exchange.context, len(tokenization.token_ids)
     context.num_prompt_tokens = num_tokens
@@ -73,6 +77,29 @@ async def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) ->
         tools=use.offered,
         template_variables=_template_variables(await generator.template_names(body.model), exchange, body),
     )
+
+
+def _tool_use(body: ConversationBody, exchange: Exchange) -> ToolUse:
+    """Return a body's tools, Anthropic's aside, and use; raise ApiError or InvalidFieldError naming what is bad."""
+    tools = read_tools(body.tools, partial(_tool, exchange), _TOOL_FIELDS)
+    choice = body.tool_choice
+    use = ToolUse(tools, is_parallel=not (choice and choice.disable_parallel_tool_use), fields=_TOOL_FIELDS)
+    if choice is None:
+        return use
+    if choice.type == "tool" and choice.name is not None:
+        return choose_named(use, choice.name, "tool_choice.name")
+    if choice.type not in _TOOL_CHOICES:
+        raise InvalidFieldError("tool_choice.type", "expected auto, any, none, or tool with a name")
+    if choice.name is not None:
+        raise InvalidFieldError("tool_choice.name", "expected only with type tool")
+    return choose(use, _TOOL_CHOICES[choice.type])
+
+
+def _tool(exchange: Exchange, param: str, tool: ToolDefinition) -> Tool | None:
+    if tool.type not in (None, "custom"):
+        exchange.ignore_tool(param, tool.type)
+        return None
+    return Tool(tool.name, tool.input_schema or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))
 
 
 def _template_variables(known: Collection[str], exchange: Exchange, body: ConversationBody) -> dict[str, object]:

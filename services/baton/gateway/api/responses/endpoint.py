@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 
 import msgspec
 
@@ -18,17 +19,19 @@ from baton.gateway.api.body import (
     token_limit,
 )
 from baton.gateway.api.endpoint import Exchange
-from baton.gateway.api.errors import refused, unsupported
+from baton.gateway.api.errors import missing, refused, unsupported
 from baton.gateway.api.responses.answer import ResponsesFormat
 from baton.gateway.api.responses.input import conversation
-from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
-from baton.gateway.api.responses.tools import response_tools
+from baton.gateway.api.responses.schema import FunctionTool, ResponseObject, ResponsesBody
 from baton.gateway.api.structured_output import TextParam, text_constraint
 from baton.gateway.generation.generator import TextGenerator, answer_parser
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
+from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
+from baton.text.tools import Tool
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _FIELD_NAMES = FIELD_NAMES | {"messages": "input", "max_token_count": "max_output_tokens"}
+_TOOL_FIELDS = ToolFields("name", "parameters", "strict")
 _LOGPROBS = "message.output_text.logprobs"
 _SEALED_REASONING = "reasoning.encrypted_content"
 
@@ -52,7 +55,7 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
 
 
 def _request(known: Collection[str], exchange: Exchange, body: ResponsesBody) -> GenerationRequest:
-    use, constraint = response_tools(body, exchange), text_constraint(body.text)
+    use, constraint = _tool_use(body, exchange), text_constraint(body.text)
     effort = body.reasoning.effort if body.reasoning else None
     variables = effort_variable(known, effort, "reasoning.effort", exchange)
     return GenerationRequest(
@@ -64,6 +67,27 @@ def _request(known: Collection[str], exchange: Exchange, body: ResponsesBody) ->
         tool_use=use,
         session=session_name(body.prompt_cache_key),
     )
+
+
+def _tool_use(body: ResponsesBody, exchange: Exchange) -> ToolUse:
+    """Return a body's functions and their use; raise ApiError or InvalidFieldError naming the parameter that is bad."""
+    tools = read_tools(body.tools, partial(_tool, exchange), _TOOL_FIELDS)
+    use = ToolUse(tools, is_parallel=body.parallel_tool_calls is not False, fields=_TOOL_FIELDS)
+    choice = body.tool_choice
+    if isinstance(choice, str) or choice is None:
+        return choose(use, choice or "auto")
+    if choice.type != "function" or choice.name is None:
+        raise unsupported("tool_choice.type", f"only functions can be chosen, got `{choice.type}`")
+    return choose_named(use, choice.name, "tool_choice.name")
+
+
+def _tool(exchange: Exchange, param: str, tool: FunctionTool) -> Tool | None:
+    if tool.type != "function":
+        exchange.ignore_tool(param, tool.type)
+        return None
+    if tool.name is None:
+        raise missing(f"{param}.name")
+    return Tool(tool.name, tool.parameters or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))
 
 
 def _sampling(body: ResponsesBody, constraint: StructuredOutput | None, exchange: Exchange) -> SamplingParameters:
