@@ -156,6 +156,14 @@ async def with_wrong_total(responses: Responses) -> Responses:
         yield response
 
 
+async def with_an_empty_message(responses: Responses) -> Responses:
+    """Say nothing once, as a newer node might to one that does not know what it says."""
+    async for response in responses:
+        if response.HasField("summary"):
+            yield type(response)()
+        yield response
+
+
 async def without_layout(responses: Responses) -> Responses:
     """Begin with a frame."""
     async for response in responses:

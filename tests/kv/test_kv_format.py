@@ -17,6 +17,7 @@ from baton.kv.kv_format import (
     WireCodec,
     WireFormat,
     check_wire,
+    is_kept_exactly,
     sendable_dtypes,
     token_bytes,
     wire_dtypes,
@@ -134,3 +135,20 @@ def test_a_packed_frame_passes_the_ledger_of_its_stream_and_no_other(wire: WireF
     assert (len(back.keys), len(back.values)) == (len(plain.keys), len(plain.values))
     assert not back.key_scales
     assert not back.value_scales
+
+
+@pytest.mark.parametrize(
+    ("sender", "wire", "receiver", "expected"),
+    [
+        (BF16, (BF16, BF16), BF16, True),
+        (BF16, (BF16, BF16), F32, True),
+        (F32, (F32, F32), BF16, False),
+        (F32, (F32, BF16), F32, False),
+        (BF16, (BF16, INT8), BF16, False),
+    ],
+)
+def test_numbers_are_kept_where_no_step_rounds_them(
+    sender: KvDtype, wire: tuple[KvDtype, KvDtype], receiver: KvDtype, *, expected: bool
+) -> None:
+    """Neither what the sender packs nor what the receiver stores."""
+    assert is_kept_exactly(sender, WireFormat(*wire), receiver) is expected
