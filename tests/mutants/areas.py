@@ -41,7 +41,14 @@ AREAS: Mapping[str, Area] = {
             f"{_PACKAGE}/decode/kv_stream",
             f"{_PACKAGE}/kv_transport",
         ),
-        ("tests/kv", "tests/kv_transport", "tests/decode/kv_stream", "tests/prefill", "tests/engine/kv_cache"),
+        (
+            "tests/kv",
+            "tests/kv_transport",
+            "tests/decode/kv_stream",
+            "tests/decode/test_generation.py",
+            "tests/prefill",
+            "tests/engine/kv_cache",
+        ),
     ),
     "authorisation": Area(
         (f"{_PACKAGE}/security", f"{_PACKAGE}/gateway/access"),

@@ -27,6 +27,33 @@ EQUIVALENT: Mapping[str, str] = {
 """Why a mutant does what the module does, by its name."""
 
 SURVIVED: Mapping[str, str] = {
+    f"{_BATON}/engine/scheduling/admission.py:BatchAdmission.newcomer_tokens: 0 -> 1": "test_order.py::"
+    "test_a_short_newcomer_has_room_beside_a_long_prompt_where_one_place_is_left",
+    f"{_BATON}/engine/scheduling/turns.py:TenantTurns._cost: 0 -> 1": "test_turns.py::"
+    "test_a_prompt_that_another_node_computes_costs_its_output_alone",
+    f"{_BATON}/engine/kv_cache/offload.py"
+    ":Offload.drain: min(max_blocks, AHEAD_BLOCKS) - len(spare) -> (min(max_blocks, A"
+    "HEAD_BLOCKS) + len(spare))": "test_offload.py::test_no_more_go_along_than_are_copied_at_once",
+    f"{_BATON}/engine/kv_cache/pool_size.py"
+    ":_num_state_slots: max(0, memory.free_bytes - bounds.beside_bytes) -> min(0, mem"
+    "ory.free_bytes - bounds.beside_bytes)": "test_pool_size.py::test_states_have_a_quarter_of_what_a_pool_may_have",
+    f"{_BATON}/engine/kv_cache/ingest.py"
+    ":GapBudget.affordable_bytes: self._left_seconds - cost.fixed_seconds -> (self._l"
+    "eft_seconds + cost.fixed_seconds)": "test_gap_budget.py::test_what_every_piece_takes_comes_off_the_gap",
+    f"{_BATON}/kv/kv_format.py"
+    ":is_kept_exactly: holds_exactly(dtype, sender) and holds_exactly(receiver, dtype"
+    ") -> holds_exactly(dtype, sender)": "test_kv_format.py::test_numbers_are_kept_where_no_step_rounds_them",
+    f"{_BATON}/decode/kv_stream/reader.py"
+    ':KvStreamReader._take_element: raise StreamBrokenError(f"{element} came out of o'
+    'rder") -> pass': "test_block_pull.py::test_no_damage_makes_a_wrong_token[with_an_empty_message]",
+    f"{_BATON}/gateway/access/tenants.py"
+    ":Places.hold: del self._taken[key.name], self._weights[key.name] -> pass": "test_places.py::"
+    "test_a_tenant_that_has_nothing_in_work_has_no_share",
+    f"{_BATON}/gateway/access/admission.py"
+    ":Admission.slot.begin: num_generations > 1 -> (num_generations <= 1)": "test_places.py::"
+    "test_a_request_has_a_place_for_each_of_its_choices",
+    f"{_BATON}/gateway/access/api_keys.py:ApiKeys.load: self._stamp = _stamp(self._path) -> pass": "test_api_keys.py::"
+    "test_a_file_that_has_not_changed_is_not_read_again",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.note_pass: step.sequences if step.is_alone else () -> (() if "
     "step.is_alone else step.sequences)": "test_turns.py::"
     "test_a_suspect_shares_passes_again_when_it_is_beyond_its_first_tokens",

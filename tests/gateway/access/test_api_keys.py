@@ -159,3 +159,11 @@ def test_a_weight_that_is_none_is_refused_by_its_line(path: Path, text: str) -> 
 
     with pytest.raises(ConfigurationError, match=f"line {len(text.splitlines())} of"):
         ApiKeys(path).load()
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(keys: ApiKeys, caplog: pytest.LogCaptureFixture) -> None:
+    """It is looked at every second, for ever."""
+    caplog.set_level(logging.INFO, api_keys.__name__)
+    keys.reload()
+
+    assert not caplog.messages

@@ -47,6 +47,16 @@ def test_many_tenants_together_take_twice_the_places_at_most() -> None:
     assert places.num_taken == 0
 
 
+def test_a_tenant_that_has_nothing_in_work_has_no_share() -> None:
+    """Of two that have any, each has half."""
+    places, c = Places(10, 0, Clock()), ApiKey("c", is_admin=False)
+    with places.hold(A):
+        pass
+    with ExitStack() as flood, ExitStack() as light:
+        assert fill(flood, places, B) == 10
+        assert fill(light, places, c) == 5
+
+
 def test_every_generation_of_a_request_takes_a_place() -> None:
     """What cannot be had at all is no overload, and says so."""
     places = Places(10, 4, Clock())
@@ -100,6 +110,20 @@ def test_models_have_places_of_their_own() -> None:
         assert [take(stack, name, B) for name in "uvwxyz"] == [*[""] * 4, "QUEUE_FULL", "QUEUE_FULL"]
         assert take(stack, "cold", B) == ""
     assert key_places.num_taken == 0
+
+
+@pytest.mark.parametrize("num_generations", [1, 3])
+def test_a_request_has_a_place_for_each_of_its_choices(num_generations: int) -> None:
+    """Its model's and its key's, from when their number is known until it has ended."""
+    key_places = Places(10, 0, Clock())
+    admission = Admission(lambda _model: Places(10, 0, Clock()), key_places, None, lambda name: name)
+    context = RequestContext(model="hot", key=A)
+    with admission.slot(context):
+        assert context.begin is not None
+        context.begin(num_generations, 100)
+        assert (admission.num_in_work("hot"), key_places.num_taken) == (num_generations, num_generations)
+
+    assert (admission.num_in_work("hot"), key_places.num_taken) == (0, 0)
 
 
 def test_what_is_taken_and_given_back_is_told() -> None:

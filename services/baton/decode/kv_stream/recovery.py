@@ -168,7 +168,6 @@ class DeadlineGuard:
         if at > loop.time():
             self._timer = loop.call_at(at, self._look)
         else:
-            self._timer = None
             self._timeout.reschedule(loop.time())
 
     def _last_moment(self) -> float:
