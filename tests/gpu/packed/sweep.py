@@ -1,0 +1,217 @@
+"""Times products by packed weights on a GPU, by kernels and tilings: which are to be served.
+
+Run `PYTHONPATH=services:.:tests python -m gpu.packed.sweep --out packed.json` (two minutes on 16 cores) after
+`pytest tests/gpu/packed`. Workers compile all variants first; then each is timed in a CUDA graph, Llama-3-8B's
+weights in several copies, so that no cache holds them. To be decided by its lines:
+
+- whether the candidate takes the place of `packed_kernel.multiply` for up to 16 rows (`blocks` above 0), with what
+  blocks, warps and stages for which numbers of outputs: `packed_linear.tiling_for`;
+- whether launches that begin early (`is_early`) are worth their conditions in captured steps;
+- up to how many rows of whole numbers of 4 bits codes are multiplied as they are, and what tiling 32 rows take.
+
+Known of an H200 (4.19 TB/s), of the kernel before codes were multiplied: 2.58 ms for the products of a step in 4 bits,
+of which reading the weights takes 1.0; a launch cost 5 us besides, of which the sums over splits take about 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from baton.engine.runners.torch.ops.cuda.packed_linear import Tiling, expanded, multiply, tiling_for
+from baton.engine.runners.torch.ops.cuda.packed_weight import Format, PackedWeight
+from gpu.packed.candidate import Plan, candidate_product
+
+SHAPES = {
+    "qkv": (6144, 4096),
+    "o": (4096, 4096),
+    "gate_up": (28672, 4096),
+    "down": (4096, 14336),
+    "head": (128256, 4096),
+}
+"""Outputs and inputs of Llama-3-8B's products."""
+FORMATS = {"int4": Format(4, 64, "affine", "bf16"), "fp8": Format(8, 128, "e4m3", "f32")}
+_COLD_BYTES = 150_000_000
+"""Of all copies of a weight: three times an H100's cache."""
+_GRAPH_SECONDS, _COPY_BYTES = 4e-4, 1 << 31
+
+
+class Item(NamedTuple):
+    """A product to be timed."""
+
+    format: str
+    shape: str
+    num_rows: int
+    plan: Plan
+
+
+def items() -> Iterator[Item]:
+    """Yield what is timed: what is served, and what may take its place."""
+    for name, shape in ((name, shape) for name in FORMATS for shape in SHAPES):
+        for num_rows in (1, 16, 32):
+            by_codes = name == "int4" and num_rows <= 16
+            for outputs, warps, stages in ((64, 2, 3), (64, 2, 4), (64, 4, 3), (128, 4, 3)):
+                for splits in (1, 2, 4, 8):
+                    rows = max(8, num_rows)
+                    yield Item(name, shape, num_rows, Plan(Tiling(outputs, rows, splits, warps, stages, by_codes)))
+            if num_rows > 16:
+                continue
+            for blocks, stages in ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2)):
+                for splits, is_early in ((1, False), (2, False), (1, True)):
+                    tiling = Tiling(32, max(8, num_rows), splits, blocks, stages, by_codes)
+                    yield Item(name, shape, num_rows, Plan(tiling, blocks, is_early))
+
+
+def random_packed(name: str, shape: str, device: torch.device) -> PackedWeight:
+    """Return a weight of random codes."""
+    kind, (num_outputs, num_inputs) = FORMATS[name], SHAPES[shape]
+    num_blocks = num_inputs // (32 // kind.bits * 32)
+    sizes = (num_blocks, num_outputs, 32)
+    words = torch.randint(-(1 << 31), 1 << 31, sizes, device=device, dtype=torch.int32)
+    groups = (num_inputs // kind.group_size, num_outputs)
+    if kind.scales == "f32":
+        words &= 0x3F3F3F3F  # no NaN
+        scales = torch.rand(groups, device=device).mul_(0.01).view(torch.int32)
+    else:
+        pairs = torch.rand(*groups, 2, device=device).mul_(0.01).bfloat16()
+        scales = pairs.view(torch.int32)[..., 0].contiguous()
+    return PackedWeight(words, scales, num_inputs, kind)
+
+
+def product(rows: torch.Tensor, weight: PackedWeight, arrivals: torch.Tensor, plan: Plan) -> torch.Tensor:
+    """Return a product by the kernel of a plan."""
+    if plan.blocks:
+        return candidate_product(rows, weight, None, arrivals, plan)
+    return multiply(rows, weight, None, arrivals, plan.tiling)
+
+
+def graph_seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Return the median seconds of a call, all replayed one behind the other in a graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls[0]()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, times = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        kept = [call() for call in calls]
+    graph.replay()
+    for _ in range(3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3 / len(kept))
+    return float(statistics.median(times))
+
+
+def timed(device: torch.device) -> Iterator[dict[str, object]]:
+    """Yield a line per item; those whose sizes a device does not bear say why."""
+    arrivals = torch.zeros(1 << 15, dtype=torch.int32, device=device)
+    for name, shape in ((name, shape) for name in FORMATS for shape in SHAPES):
+        first = random_packed(name, shape, device)
+        num_bytes = first.words.nbytes + first.scales.nbytes
+        copies = [first, *(random_packed(name, shape, device) for _ in range(max(1, _COLD_BYTES // num_bytes)))]
+        num_calls = len(copies) * max(1, int(_GRAPH_SECONDS * 2.5e12 / num_bytes / len(copies)))
+        for item in (item for item in items() if (item.format, item.shape) == (name, shape)):
+            rows = torch.randn(item.num_rows, first.num_inputs, device=device).bfloat16()
+            line = {"format": name, "shape": shape, "num_rows": item.num_rows, **_told(item.plan)}
+            try:
+                seconds = graph_seconds(
+                    [_call(rows, copies[i % len(copies)], arrivals, item) for i in range(num_calls)]
+                )
+            except Exception as error:
+                yield line | {"error": f"{type(error).__name__}: {error}"[:200]}
+                continue
+            served = tiling_for(item.num_rows, first, torch.bfloat16, _num_multiprocessors(device))
+            is_served = not item.plan.blocks and item.plan.tiling == served
+            yield line | {"us": seconds * 1e6, "bytes_per_second": num_bytes / seconds, "is_served": is_served}
+        seconds = graph_seconds([partial(expanded, first, 0, 4096, torch.bfloat16)] * 8)
+        yield {"format": name, "shape": shape, "expanded": 4096, "us": seconds * 1e6}
+
+
+def _call(rows: torch.Tensor, weight: PackedWeight, arrivals: torch.Tensor, item: Item) -> Callable[[], torch.Tensor]:
+    return lambda: product(rows, weight, arrivals, item.plan)
+
+
+def _told(plan: Plan) -> dict[str, object]:
+    return {**plan.tiling._asdict(), "blocks": plan.blocks, "is_early": plan.is_early}
+
+
+def _num_multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def compile_share(index: int, count: int, device: torch.device) -> None:
+    """Compile one of so many shares of all variants, for Triton's cache on disk."""
+    arrivals = torch.zeros(1 << 15, dtype=torch.int32, device=device)
+    variants = {
+        (
+            item.format,
+            item.shape,
+            *item.plan.tiling._replace(splits=min(2, item.plan.tiling.splits)),
+            *item.plan[1:],
+        ): item
+        for item in items()
+    }
+    for item in list(variants.values())[index::count]:
+        weight = random_packed(item.format, item.shape, device)
+        rows = torch.zeros(item.num_rows, weight.num_inputs, device=device, dtype=torch.bfloat16)
+        try:
+            product(rows, weight, arrivals, item.plan)
+        except Exception as error:
+            print(item, error, file=sys.stderr)
+
+
+def copied_bytes_per_second(device: torch.device) -> float:
+    """Return what a copy within the device's memory reads and writes in a second."""
+    source = torch.zeros(_COPY_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * int(source.nbytes) / graph_seconds([lambda: target.copy_(source)] * 6)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile, time, print the best of each product, write all lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--share", type=int, default=-1, help="which worker this is")
+    options, device, started = parser.parse_args(arguments), torch.device("cuda"), time.perf_counter()
+    if options.share >= 0:
+        compile_share(options.share, options.workers, device)
+        return 0
+    command = [sys.executable, "-m", "gpu.packed.sweep", "--workers", str(options.workers), "--share"]
+    for worker in [subprocess.Popen([*command, str(index)]) for index in range(options.workers)]:
+        worker.wait()
+    print(f"compiled in {time.perf_counter() - started:.0f} s", flush=True)
+    copied, lines = copied_bytes_per_second(device), list(timed(device))
+    products: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for line in lines:
+        if "bytes_per_second" in line:
+            products.setdefault((line["format"], line["shape"], line["num_rows"]), []).append(line)
+    for name, own in products.items():
+        for line in sorted(own, key=lambda line: float(str(line["us"])))[:3] + [
+            line for line in own if line["is_served"]
+        ]:
+            share = float(str(line["bytes_per_second"])) / copied
+            print(*name, f"{line['us']:.1f} us, {share:.2f} of a copy's rate:", json.dumps(line))
+    if options.out:
+        found = {"device": torch.cuda.get_device_name(device), "copied_bytes_per_second": copied, "lines": lines}
+        options.out.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
