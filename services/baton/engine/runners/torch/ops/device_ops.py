@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple, Protocol
 
 import torch
@@ -26,9 +27,8 @@ from baton.engine.runners.torch.ops.eager.linear import (
     Linear,
     PlainLinear,
     Projection,
-    SideBySide,
     biases_of,
-    of_one_kind,
+    kind_of,
     side_by_side,
 )
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
@@ -128,11 +128,9 @@ class DeviceOps:
 
     def linear(self, modules: Sequence[torch.nn.Linear]) -> Projection:
         """Return projections of the same input as one product of weights that are not rounded; packed ones stay so."""
-        products = [
-            self._hold_packed(alike) if hasattr(alike[0], PACKED) else self._hold(*side_by_side(alike))
-            for alike in of_one_kind(modules)
-        ]
-        return products[0] if len(products) == 1 else SideBySide(products)
+        alike = [(kind, list(own)) for kind, own in groupby(modules, key=kind_of)]
+        products = [self._hold_packed(own) if kind else self._hold(*side_by_side(own)) for kind, own in alike]
+        return products[0] if len(products) == 1 else lambda rows: torch.cat([each(rows) for each in products], dim=1)
 
     def embedding(self, module: torch.nn.Embedding) -> Projection:
         """Return what gives rows [num_tokens, hidden_size] of tokens [num_tokens]."""

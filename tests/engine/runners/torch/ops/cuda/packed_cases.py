@@ -12,8 +12,8 @@ import torch
 from baton.engine.checkpoint.quantization import Affine, Micro, e4m3
 from baton.engine.runners.torch.ops.cuda.packed_linear import (
     MAX_ROWS,
-    QuantEmbedding,
     QuantLinear,
+    embedded,
     expanded,
     multiply,
     tiling_for,
@@ -93,7 +93,7 @@ def packed_errors(
         bias = torch.randn(num_outputs).to(dtype).to(device)
         linear = QuantLinear(weight, bias, dtype)
         num_other = (expanded(weight, 3, num_outputs, dtype) != rounded[3:]).sum()
-        num_other += (QuantEmbedding(weight, dtype)(tokens) != rounded[tokens]).sum()
+        num_other += (embedded(tokens, weight, dtype) != rounded[tokens]).sum()
         errors[f"{name}, weights"] = float(num_other)
         arrivals = torch.zeros(4096, dtype=torch.int32, device=device)
         for num_rows in (*all_rows, MAX_ROWS[dtype] + 1):

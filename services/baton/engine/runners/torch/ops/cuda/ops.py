@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ from baton.engine.runners.torch.batch import QuerySegment, RowBatch, hand_over
 from baton.engine.runners.torch.ops.cuda import elementwise
 from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
 from baton.engine.runners.torch.ops.cuda.drawing import draw
-from baton.engine.runners.torch.ops.cuda.packed_linear import QuantEmbedding, QuantLinear
+from baton.engine.runners.torch.ops.cuda.packed_linear import QuantLinear, embedded
 from baton.engine.runners.torch.ops.cuda.packed_weight import (
     PackedWeight,
     can_hold,
@@ -61,7 +62,7 @@ class TritonOps(DeviceOps):
             return super().embedding(module)
         weight = self._packed(module)
         self._embedded = (getattr(module, PACKED), weight)
-        return QuantEmbedding(weight, module.weight.dtype)
+        return partial(embedded, weight=weight, dtype=module.weight.dtype)
 
     def can_hold(self, packed: PackedRows) -> bool:
         """See `DeviceOps`."""

@@ -91,38 +91,18 @@ def multiply(
     tl.store(output + place_of, total.to(output.dtype.element_ty), mask=is_own)
 
 
-@triton.jit(do_not_specialize=["first_output", "num_outputs"])
-def expand(
-    words, scales, weight, first_output, num_outputs,
-    NUM_INPUTS: tl.constexpr, NUM_OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BITS: tl.constexpr, GROUP: tl.constexpr, CODES: tl.constexpr, SCALES: tl.constexpr, TILE_OUTPUTS: tl.constexpr
+@triton.jit(do_not_specialize=["first_output", "num_rows"])
+def write(
+    words, scales, chosen, target, first_output, num_rows,
+    NUM_INPUTS: tl.constexpr, NUM_OUTPUTS: tl.constexpr, WORDS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
+    CODES: tl.constexpr, SCALES: tl.constexpr, IS_CHOSEN: tl.constexpr, TILE_OUTPUTS: tl.constexpr
 ):
-    """Write one block of inputs of some outputs as numbers: [num_outputs, NUM_INPUTS], from `first_output` on."""
-    own, block = tl.program_id(0) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS), tl.program_id(1)
-    _write(words, scales, weight, first_output + own, own, own < num_outputs, block,
-           NUM_INPUTS, NUM_OUTPUTS, WORDS, BITS, GROUP, CODES, SCALES)
-
-
-@triton.jit(do_not_specialize=["num_tokens"])
-def look_up(
-    words, scales, rows, tokens, num_tokens,
-    NUM_INPUTS: tl.constexpr, NUM_OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BITS: tl.constexpr, GROUP: tl.constexpr, CODES: tl.constexpr, SCALES: tl.constexpr, TILE_OUTPUTS: tl.constexpr
-):
-    """Write one block of inputs of the outputs that `tokens` name, [num_tokens], int64: [num_tokens, NUM_INPUTS]."""
-    own, block = tl.program_id(0) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS), tl.program_id(1)
-    token = tl.load(tokens + own, mask=own < num_tokens, other=0).to(tl.int32)
-    _write(words, scales, rows, token, own, own < num_tokens, block,
-           NUM_INPUTS, NUM_OUTPUTS, WORDS, BITS, GROUP, CODES, SCALES)
-
-
-@triton.jit
-def _write(
-    words, scales, target, out, row, is_row, block,
-    NUM_INPUTS: tl.constexpr, NUM_OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BITS: tl.constexpr, GROUP: tl.constexpr, CODES: tl.constexpr, SCALES: tl.constexpr
-):
-    """Write a block of inputs of outputs `out` into rows `row` of the target."""
+    """Write a block of inputs of outputs, [num_rows, NUM_INPUTS], from one on; IS_CHOSEN: of those named, int64."""
+    row, block = tl.program_id(0) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS), tl.program_id(1)
+    is_row = row < num_rows
+    out = first_output + row
+    if IS_CHOSEN:
+        out = tl.load(chosen + row, mask=is_row, other=0).to(tl.int32)
     PAIRS: tl.constexpr = 16 // BITS
     word, column = tl.arange(0, WORDS), tl.arange(0, 2 * WORDS)
     own = (block.to(tl.int64) * NUM_OUTPUTS + out)[:, None] * WORDS + word[None, :]

@@ -90,19 +90,9 @@ class QuantLinear(Linear):
         return memory_of(self._weight.words)
 
 
-class QuantEmbedding:
-    """Rows of an embedding in few bits, in `dtype`."""
-
-    def __init__(self, weight: PackedWeight, dtype: torch.dtype) -> None:
-        self._weight, self._dtype = weight, dtype
-
-    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return [num_tokens, hidden_size]."""
-        from baton.engine.runners.torch.ops.cuda.packed_kernel import look_up
-
-        rows = torch.empty(len(token_ids), self._weight.num_inputs, dtype=self._dtype, device=token_ids.device)
-        _write(look_up, self._weight, rows, token_ids.contiguous(), len(token_ids))
-        return rows
+def embedded(token_ids: torch.Tensor, weight: PackedWeight, dtype: torch.dtype) -> torch.Tensor:
+    """Return rows of an embedding [num_tokens, hidden_size] in `dtype`."""
+    return _numbers(weight, dtype, len(token_ids), chosen=token_ids.contiguous())
 
 
 def multiply(
@@ -150,17 +140,23 @@ def constants_of(weight: PackedWeight, tiling: Tiling, dtype: torch.dtype, *, ha
 
 def expanded(weight: PackedWeight, first: int, end: int, dtype: torch.dtype) -> torch.Tensor:
     """Return outputs [first, end) as numbers: [end - first, num_inputs]."""
-    from baton.engine.runners.torch.ops.cuda.packed_kernel import expand
-
-    numbers = torch.empty(end - first, weight.num_inputs, dtype=dtype, device=weight.words.device)
-    _write(expand, weight, numbers, first, end - first)
-    return numbers
+    return _numbers(weight, dtype, end - first, first=first)
 
 
-def _write(kernel: Any, weight: PackedWeight, target: torch.Tensor, chosen: torch.Tensor | int, count: int) -> None:
+def _numbers(
+    weight: PackedWeight, dtype: torch.dtype, count: int, *, first: int = 0, chosen: torch.Tensor | None = None
+) -> torch.Tensor:
+    from baton.engine.runners.torch.ops.cuda.packed_kernel import write
+
+    numbers = torch.empty(count, weight.num_inputs, dtype=dtype, device=weight.words.device)
     if count:
-        grid = (-(-count // _TILE_OUTPUTS), len(weight.words))
-        kernel[grid](weight.words, weight.scales, target, chosen, count, TILE_OUTPUTS=_TILE_OUTPUTS, **_sizes(weight))
+        write[(-(-count // _TILE_OUTPUTS), len(weight.words))](
+            *(weight.words, weight.scales, weight.words if chosen is None else chosen, numbers, first, count),
+            **_sizes(weight),
+            IS_CHOSEN=chosen is not None,
+            TILE_OUTPUTS=_TILE_OUTPUTS,
+        )
+    return numbers
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import torch
 from torch.nn.functional import linear
@@ -54,17 +53,6 @@ class PlainLinear(Linear):
         return memory_of(self._weight)
 
 
-class SideBySide:
-    """Products of the same input by weights that are held in different forms, in order of their outputs."""
-
-    def __init__(self, products: Sequence[Projection]) -> None:
-        self._products = products
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return [num_rows, num_outputs]."""
-        return torch.cat([each(rows) for each in self._products], dim=1)
-
-
 def side_by_side(modules: Sequence[torch.nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return weight and bias of projections of the same input, outputs in order; the weights are copied."""
     return torch.cat([module.weight for module in modules]), biases_of(modules)
@@ -78,11 +66,7 @@ def biases_of(modules: Sequence[torch.nn.Linear]) -> torch.Tensor | None:
     return torch.cat([zeros(module.out_features) if module.bias is None else module.bias for module in modules])
 
 
-def of_one_kind(modules: Sequence[torch.nn.Linear]) -> list[list[torch.nn.Linear]]:
-    """Return projections in order, those that follow each other together whose weights can lie in one array."""
-
-    def kind_of(module: torch.nn.Linear) -> tuple[object, ...] | None:
-        weight = getattr(module, PACKED, None)
-        return weight and (weight.kind, module.bias is None)
-
-    return [list(alike) for _, alike in groupby(modules, key=kind_of)]
+def kind_of(module: torch.nn.Linear) -> tuple[object, ...] | None:
+    """Return what packed weights have in common that can lie in one array; None: a module's is not packed."""
+    weight = getattr(module, PACKED, None)
+    return weight and (weight.kind, module.bias is None)
