@@ -375,7 +375,7 @@ def test_a_refusal_says_how_far_a_model_is() -> None:
     """In words, and for programs."""
     error = ModelStatus("fetching", 0.42, "", 12.6).refusal("big")
 
-    assert error.message == "the model `big` does not answer yet (fetching, 42% done)"
+    assert error.message == "the model `big` does not answer yet (fetching, 42% done, about 13 s more)"
     assert error.metadata == {"retry_after_seconds": "13", "stage": "fetching", "progress": "0.420"}
 
 

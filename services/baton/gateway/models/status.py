@@ -39,7 +39,9 @@ class ModelStatus(NamedTuple):
 
     def refusal(self, name: str) -> UnavailableError:
         """Return what a request is told that comes too early; clients may try again after `retry_after_seconds`."""
-        told = f"{self.stage}, {self.progress:.0%} done" if self.progress is not None else self.stage
+        told: str = "loading" if self.stage == "loaded" else self.stage  # by a worker, that is
+        told += f", {self.progress:.0%} done" if self.progress is not None else ""
+        told += f", about {self.ready_in_seconds:.0f} s more" if self.ready_in_seconds else ""
         problem = f"the model `{name}` does not answer yet ({told}){f': {self.cause}' if self.cause else ''}"
         if self.stage == "absent":
             problem = self.cause or f"no node serves the model `{name}`"
