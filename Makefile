@@ -44,7 +44,7 @@ matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try
 		tests/system/joining tests/system/load/test_two_models.py $(TEST)
 
 gpu: $(STAMP) ## Run the engine on this machine's CUDA GPU: kernels, tokens, copies, processes, a soak (TEST='-k soak')
-	@$(BIN)/python -m pytest --numprocesses=6 tests/gpu $(TEST)
+	@$(BIN)/python -m pytest --numprocesses=6 --dist=loadgroup tests/gpu $(TEST)
 
 clients: $(STAMP) ## Run clients from their registries, unmodified, and write the table (TEST='-k langchain' for some)
 	@BATON_CLIENTS=1 $(BIN)/python -m pytest --verbose tests/clients $(TEST)

@@ -584,6 +584,8 @@ def _reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     if "index_topk" in config and dtype is torch.float32:
         # In float32 transformers' index takes another key by its rounding alone, and logits then differ by hundredths.
         options = {"dtype": torch.float64, "experts_implementation": "eager"}
+    if "attn_logit_softcapping" in config:  # which the default of transformers before 5.21 leaves out
+        options["attn_implementation"] = "eager"
     model = _class_for("text_config" in config).from_pretrained(folder, local_files_only=True, **options).eval()
     model.generation_config.eos_token_id = None
     return model.to(_reference_device)

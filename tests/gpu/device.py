@@ -24,7 +24,7 @@ IS_THERE = not IS_CUDA or torch.cuda.is_available()
 SEED = int(os.environ.get("BATON_GPU_SEED", "1"))
 """Of all that is drawn."""
 BLOCK_TOKENS = 16
-LLAMA_LIKE = ("llama", "llama3", "qwen2", "qwen3", "mistral", "wide_llama", "wide_qwen3", "yarn_llama")
+LLAMA_LIKE = ("llama", "llama3", "qwen2", "qwen3", "mistral", "wide_llama", "wide_qwen3", "yarn_llama", "qwen3_vl")
 """Checkpoints that Baton's own code computes: their steps are captured."""
 _RESULTS = os.environ.get("BATON_GPU_RESULTS", "")
 

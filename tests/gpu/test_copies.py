@@ -18,6 +18,8 @@ from gpu.device import BLOCK_TOKENS, DEVICE, IS_CUDA, SEED, device_runner
 
 WIDE = Shape("wide", LlamaConfig, 12, 2048, 4096, 16, 8, 128, 4096, is_tied=False)
 NARROW = Shape("narrow", LlamaConfig, 3, 64, 128, 4, 2, 16, 512, is_tied=False)
+SMALL_SEGMENT_BYTES = 2**21
+"""What torch reserves for tensors below 1 MiB: one more where those before are still being copied, which is timing."""
 Handed = dict[tuple[int, int, int], LayerKv]
 """By prompt, layer and first position."""
 
@@ -139,8 +141,10 @@ def test_memory_of_copies_is_lent_again() -> None:
         check_handed(runner, handed, [table], {(0, 0): 256, (0, 256): length})
         stats = torch.cuda.memory.host_memory_stats()
         pinned = max(int(value) for key, value in stats.items() if key.endswith("bytes.current"))
-        taken.append((torch.cuda.memory_reserved(DEVICE), pinned))
+        taken.append((torch.cuda.memory_allocated(DEVICE), torch.cuda.memory_reserved(DEVICE), pinned))
     runner.close()
 
-    assert max(reserved for reserved, _ in taken[8:]) <= taken[7][0]
-    assert max(pinned for _, pinned in taken[8:]) <= 1.25 * taken[7][1]
+    allocated, reserved, pinned = zip(*taken, strict=True)
+    assert max(allocated[8:]) <= allocated[7]
+    assert max(reserved[8:]) <= reserved[7] + SMALL_SEGMENT_BYTES
+    assert max(pinned[8:]) <= 1.25 * pinned[7]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import random
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from baton.config.container_limits import Memory
 from baton.engine.kv_cache.pool_size import DeviceMemory
+from baton.engine.runners import torch as torch_engine
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import load_torch_runner
 from baton.engine.runners.torch.ops.device import device_memory
@@ -155,3 +158,12 @@ def test_closing_twice_is_allowed() -> None:
 
     runner.close()
     runner.close()
+
+
+@pytest.mark.parametrize("version", ["5.0.0", "5.16.1"])
+def test_older_transformers_is_refused_by_name(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the engine is imported, which is before any weights are read."""
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", version)
+
+    with pytest.raises(ConfigurationError, match=f"transformers 5.17 or later, not {version}: .*install"):
+        importlib.reload(torch_engine)

@@ -12,9 +12,12 @@ from baton.installation import install_line
 
 try:
     import torch  # noqa: F401 (imported only to name the extra where it is missing)
-    import transformers  # noqa: F401
+    import transformers
 except ImportError as error:
     raise ConfigurationError(f"the torch engine needs torch and transformers: {install_line('torch')}") from error
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):  # whose caches and attention it was tried with
+    cause = f"the torch engine needs transformers 5.17 or later, not {transformers.__version__}"
+    raise ConfigurationError(f"{cause}: {install_line('torch')}")
 
 from baton.engine.runners.torch.loader import LoadOptions, load_alone, load_torch_runner
 from baton.engine.runners.torch.runner import TorchRunner

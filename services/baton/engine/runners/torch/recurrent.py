@@ -8,6 +8,7 @@ a position is the family's own (gated delta net, short convolution, Mamba 2).
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -108,7 +109,12 @@ def pieces_of(spans: Sequence[Span], pool: StatePool) -> list[StatePiece]:
 
 
 class _State:
-    """What a layer of transformers takes for its cache, of the sequences of a piece."""
+    """What a layer of transformers takes for its cache, of the sequences of a piece.
+
+    Before 5.21 layers read `layers`, and one that records its past is updated by `update_conv_state` alone.
+    """
+
+    record_past = True
 
     def __init__(self, state: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
         self.conv, self.recurrent = state["conv"].to(dtype).transpose(1, 2), state.get("recurrent")
@@ -118,6 +124,20 @@ class _State:
         """Return the state as the pool keeps it."""
         conv = {"conv": self.conv.transpose(1, 2)}
         return conv if self.recurrent is None else conv | {"recurrent": self.recurrent}
+
+    @property
+    def layers(self) -> defaultdict[int, _State]:
+        """Return itself, whichever layer is asked for."""
+        return defaultdict(lambda: self)
+
+    @property
+    def recurrent_states(self) -> tuple[torch.Tensor | None]:
+        """Return the recurrent state before this pass."""
+        return (self.recurrent,)
+
+    def has_previous_state(self, _layer: int, state_idx: int = 0) -> bool:  # noqa: ARG002
+        """Return True: the state before position 0 is one, too."""
+        return True
 
     def get_conv_state(self, _layer: int, state_idx: int = 0) -> torch.Tensor:  # noqa: ARG002
         """Return the inputs of the convolution before this pass, [num_sequences, channels, kernel - 1]."""

@@ -25,6 +25,8 @@ ATTENTION_NAME = "baton"
 
 _READS_ANOTHERS = "is_kv_shared_layer"
 """What transformers' attention says that reads K and V of a layer before it."""
+_INDEXED = ("indexed_attention", "deepseek_sparse_attention")
+"""What transformers calls attention with an index, and called it before 5.18."""
 _OTHER_ARGUMENTS = {"dropout", "output_router_logits", "position_ids", "sliding_window", "use_cache"}
 """What transformers' layers pass on besides, without effect on attention when a trained model is run."""
 
@@ -130,7 +132,7 @@ class TransformersModel:
             input_ids=batch.token_ids(),
             position_ids=batch.positions(),
             use_cache=False,
-            attention_mask={"indexed_attention": self._no_mask} if self._is_indexed else None,
+            attention_mask=dict.fromkeys(_INDEXED, self._no_mask) if self._is_indexed else None,
             baton_batch=batch,
             baton_ops=self._ops,
         )

@@ -78,6 +78,12 @@ CASES = {
     "group that fills no power of two": Case(_MIXED, Tiles(10, 32, 32, 4, 2), group=3),
     "one KV head of eight": Case(_MIXED, Tiles(4, 32, 16, 4, 2), group=8, num_kv_heads=1),
     "soft cap": Case(_MIXED, PREFILL, soft_cap=3.0),
+    "soft cap, window, small heads": Case(
+        _MIXED, PREFILL, soft_cap=50.0, window_tokens=11, head_dim=16, value_dim=16, block_tokens=16
+    ),
+    "soft cap, window, decode, keys split": Case(
+        ((520, 521),), DECODE, num_kv_heads=1, soft_cap=3.0, window_tokens=40, block_tokens=16
+    ),
     "sinks": Case(_MIXED, PREFILL, has_sinks=True),
     "sinks, window, decode": Case(_ONE, DECODE, has_sinks=True, window_tokens=7),
     "head size that is no power of two": Case(_MIXED, PREFILL, head_dim=24, value_dim=24),
