@@ -74,3 +74,12 @@ def test_a_refusal_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert isinstance(done.exception, UnavailableError)
     assert "answered 403" in str(done.exception)
+
+
+def test_an_authority_that_cannot_be_read_is_an_api_that_cannot_be_reached(tmp_path: Path) -> None:
+    """Its file may be replaced while a pod runs: who asks tries again, as where nobody answers."""
+    broken = tmp_path / "ca.crt"
+    broken.write_text("nothing")
+    for authorities in (tmp_path / "absent", broken):
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            ApiServer("https://127.0.0.1:1", "mine", authorities, "llm").ask("/version")

@@ -7,6 +7,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -60,15 +61,13 @@ class ApiServer:
     def ask(self, path: str, body: object = None, *, method: str = "") -> bytes:
         """Return what a GET, or a method with a body, answers; raise RefusedError, or UnavailableError if silent."""
         data = None if body is None else json.dumps(body).encode("utf-8")
-        connection = self.connection(_CALL_SECONDS)
         try:
-            connection.request(method or ("GET" if data is None else "POST"), path, data, self.headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            with closing(self.connection(_CALL_SECONDS)) as connection:  # an authority's file may be gone, or broken
+                connection.request(method or ("GET" if data is None else "POST"), path, data, self.headers)
+                answer = connection.getresponse()
+                content = answer.read()
         except (HTTPException, OSError) as error:
             raise UnavailableError(f"the API server cannot be reached: {error}") from error
-        finally:
-            connection.close()
         if answer.status >= _FIRST_ERROR:
             raise RefusedError(answer.status, f"the API server answered {answer.status} {answer.reason} for {path}")
         return content

@@ -130,7 +130,7 @@ def test_a_model_that_is_pinned_to_a_machine_which_is_away_says_so() -> None:
     cluster.supervision.want(_wanted(pinned_machines=["mac"]))
     cluster.step(20)
 
-    told = "it is pinned to mac, which is not there"
+    told = "none of the machines that it is pinned to is there: mac"
     assert cluster.supervision.state_of("llama").problem == told
     assert any(f"llama: nowhere: {told}" in line for line in cluster.supervision.listed().plan)
     assert not cluster.loads

@@ -20,8 +20,9 @@ def ready_seconds(num_bytes: int) -> float:
 
 def why_nowhere(pinned: Collection[str], machines: Collection[str]) -> str:
     """Return why none of some machines holds a model: those that it is pinned to are away, or none has room."""
-    away = ", ".join(sorted(set(pinned) - set(machines)))
-    return f"it is pinned to {away}, which is not there" if away else "no machine has room for it"
+    if not pinned or set(pinned) & set(machines):
+        return "no machine has room for it"
+    return f"none of the machines that it is pinned to is there: {', '.join(sorted(pinned))}"
 
 
 def plan_lines(plan: ModelPlan | None, why: str) -> list[str]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from baton.engine.checkpoint.quantization import Affine
+from baton.engine.checkpoint.tensor_files import StoredTensor
+from baton.engine.checkpoint.weights import PackedRows
 from baton.engine.runners.torch.ops import choose
 from baton.engine.runners.torch.ops.choose import choose_ops
 from baton.engine.runners.torch.ops.cpu import checks
 from baton.engine.runners.torch.ops.cpu.ops import CpuOps, OneThreadOps
 from baton.engine.runners.torch.ops.cuda.ops import CudaOps, TritonOps
+from baton.engine.runners.torch.ops.cuda.packed_weight import can_hold
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 
 CPU = torch.device("cpu")
@@ -63,3 +69,11 @@ def test_cuda_multiplies_float32_as_such() -> None:
         assert not convolutions.allow_tf32
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
+
+
+@pytest.mark.parametrize(("group_size", "is_held"), [(64, True), (128, True), (1056, False), (96, False), (8, False)])
+def test_groups_that_blocks_do_not_divide_are_unpacked(group_size: int, is_held: bool) -> None:
+    """One scale a channel would be read past its end where the inputs do not fill the last block."""
+    scales, words = StoredTensor(Path(), "F16", (64, 1), 0), StoredTensor(Path(), "U32", (64, 132), 0)
+
+    assert can_hold(PackedRows(words, scales, None, Affine(group_size, 4))) is is_held

@@ -154,7 +154,7 @@ class LlamaModel:
         return logits[:, : self._num_tokens]
 
     def memory(self) -> list[MemoryRange]:
-        """Return where the weights are that every pass reads, on a CPU, but for those that are rounded."""
+        """Return where the weights are that every pass reads, on a CPU."""
         products = (self._head, *(each for layer in self._layers for each in layer.parts.products))
         return [each.memory() for each in products if isinstance(each, Linear)]
 

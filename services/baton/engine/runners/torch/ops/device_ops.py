@@ -111,7 +111,7 @@ class DeviceOps:
     whether what the device is asked for can be captured and asked for again as a whole.
     """
 
-    weights_cause = "as loaded: packing is for CPUs"
+    weights_cause = "as loaded"
     rounds_packed = False
     can_capture = False
 
@@ -119,7 +119,7 @@ class DeviceOps:
         self.device = device
 
     def projection(self, modules: Sequence[torch.nn.Linear], weight_dtype: WeightDtype = "auto") -> Projection:
-        """Return projections of one input as one product, side by side; raise ConfigurationError if no kernel fits."""
+        """Return projections of one input as one product, side by side; raise ConfigurationError if no group fits."""
         if weight_dtype == "auto":
             return self.linear(modules)
         for module in modules:
@@ -254,7 +254,7 @@ class DeviceOps:
         """Return a product of weights of one kind that `can_hold` has accepted, or that are rounded."""
         weights: list[RoundedWeight] = [getattr(module, PACKED) for module in modules]
         numbers = torch.cat([weight.numbers() for weight in weights])
-        return PlainLinear(numbers.to(modules[0].weight.dtype), biases_of(modules))
+        return self._hold(numbers.to(modules[0].weight.dtype), biases_of(modules))
 
     def _attend_segment(
         self, batch: PackedBatch, segment: QuerySegment, layer: int, query: torch.Tensor, params: AttentionParams

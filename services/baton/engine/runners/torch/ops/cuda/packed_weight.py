@@ -18,6 +18,7 @@ _WIDTHS = (32, 16, 8)
 """Words of an output in a block; the first is multiplied by sooner."""
 _HELD_BITS = {2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 8: 8}
 """Bits that codes are held in: each lies within a word."""
+_GROUP_SIZES = (16, 32, 64, 128)
 _PART_ELEMENTS = 1 << 24
 """Codes that are laid out at a time."""
 
@@ -62,7 +63,9 @@ class PackedWeight(NamedTuple):
 
 
 def can_hold(packed: PackedRows) -> bool:
-    """Return whether a weight can stay as it is packed."""
+    """Return whether a weight can stay as it is packed: blocks of inputs and groups must divide each other."""
+    if packed.kind.group_size not in _GROUP_SIZES:
+        return False
     scales, biases = packed.scales.dtype, packed.biases and packed.biases.dtype
     return not isinstance(packed.kind, Affine) or (scales in ("BF16", "F16") and biases in (None, scales))
 

@@ -11,7 +11,8 @@ from torch.nn.functional import linear
 from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 
 PACKED = "packed_weight"
-"""Attribute of a module whose weight is a `checkpoint.weights.Weight` in few bits; its own has sizes, but no memory."""
+"""Attribute of a module whose weight is a `checkpoint.weights.Weight` in few bits, its own without memory, or was
+rounded."""
 Projection = Callable[[torch.Tensor], torch.Tensor]
 """Returns [num_rows, num_outputs] of [num_rows, num_inputs]."""
 

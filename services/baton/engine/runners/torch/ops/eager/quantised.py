@@ -27,7 +27,7 @@ _FP8_MAX, _FP8_SQUARE = 448.0, 128
 def check_supported(weight_dtype: WeightDtype, device: torch.device) -> None:
     """Check that there is a kernel; raise ConfigurationError if there is none."""
     if weight_dtype == "fp8" and device.type != "cuda":
-        raise ConfigurationError(f"weight_dtype fp8: torch multiplies it on CUDA only, not on {device.type}")
+        raise ConfigurationError(f"weight_dtype fp8: there are kernels on CUDA only, not on {device.type}")
 
 
 def revision_of(digest: str, weight_dtype: WeightDtype) -> str:
