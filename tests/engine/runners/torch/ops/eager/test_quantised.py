@@ -77,7 +77,7 @@ def test_a_whole_model_stays_near_and_is_another_model(weight_dtype: WeightDtype
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("llama", {"weight_dtype": "fp8"}, "weight_dtype fp8: torch multiplies it on CUDA only"),
+        ("llama", {"weight_dtype": "fp8"}, "weight_dtype fp8: there are kernels on CUDA only"),
         ("llama", {"weight_dtype": "int8", "model_code": "transformers"}, "weight_dtype int8: LlamaForCausalLM"),
         ("gemma2", {"weight_dtype": "int8"}, "weight_dtype int8: Gemma2ForCausalLM"),
     ],
