@@ -38,7 +38,7 @@ def test_every_hint_of_the_code_is_made_by_one_function_of_extras_that_exist() -
                 named |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
 
     named |= {extra for benchmark in BENCHMARKS.values() for extra in benchmark.extras}
-    assert {"agent", "bench", "cuda", "gateway", "kubernetes", "mlx", "torch", "worker"} == named
+    assert {"agent", "bench", "cuda", "gateway", "mlx", "torch", "worker"} == named
     assert named <= _EXTRAS
 
 

@@ -121,9 +121,9 @@ def test_a_request_has_a_place_for_each_of_its_choices(num_generations: int) -> 
     with admission.slot(context):
         assert context.begin is not None
         context.begin(num_generations, 100)
-        assert (admission.num_in_work("hot"), key_places.num_taken) == (num_generations, num_generations)
+        assert (admission.places_of("hot").num_taken, key_places.num_taken) == (num_generations, num_generations)
 
-    assert (admission.num_in_work("hot"), key_places.num_taken) == (0, 0)
+    assert (admission.places_of("hot").num_taken, key_places.num_taken) == (0, 0)
 
 
 def test_what_is_taken_and_given_back_is_told() -> None:
