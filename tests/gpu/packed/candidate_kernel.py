@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from baton.engine.runners.torch.ops.cuda.packed_kernel import _moved, _scale
+
 
 # fmt: off
 @triton.jit(do_not_specialize=["num_rows", "num_splits", "split_steps"])
@@ -155,40 +157,4 @@ def _numbers_of_place(words, first, second, PLACE: tl.constexpr, BITS: tl.conste
         bits = _moved(words, 28 - BITS * PLACE) & 0x80000000 | _moved(words, 22 - BITS * PLACE) & 0x01C00000
         number = bits.to(tl.float32, bitcast=True) * (2.0 ** 126) * tl.expand_dims(first, -1)
     return number
-
-
-@triton.jit
-def _moved(words, UP: tl.constexpr):
-    """Return bits moved up, or down."""
-    return words << UP if UP >= 0 else words >> -UP
-
-
-@triton.jit
-def _scale(
-    scales, block, PAIR: tl.constexpr, out, is_out,
-    NUM_OUTPUTS: tl.constexpr, WORDS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, SCALES: tl.constexpr
-):
-    """Return what the scales of outputs say of a pair of places, two numbers each: [blocks, outputs], float32."""
-    PER_WORD: tl.constexpr = 4 if SCALES == "e8m0" or SCALES == "e4m3" else 1
-    if GROUP >= 32 // BITS * WORDS:
-        group = block // (GROUP // (32 // BITS * WORDS))
-    else:
-        group = block * (32 // BITS * WORDS // GROUP) + PAIR * 2 * WORDS // GROUP
-    told = tl.load(scales + (group // PER_WORD) * NUM_OUTPUTS + out, mask=is_out, other=0).to(tl.uint32, bitcast=True)
-    second = (told & 0xFFFF0000).to(tl.float32, bitcast=True)
-    if SCALES == "bf16":
-        first = (told << 16).to(tl.float32, bitcast=True)
-    elif SCALES == "f16":
-        first = (told & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-        second = (told >> 16).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-    elif SCALES == "f32":
-        first = told.to(tl.float32, bitcast=True)
-    else:
-        code = (told >> (group % PER_WORD * 8).to(tl.uint32)) & 0xFF
-        if SCALES == "e8m0":
-            first = (code << 23).to(tl.float32, bitcast=True)
-        else:
-            bits = (code & 0x80) << 24 | (code & 0x7F) << 20
-            first = bits.to(tl.float32, bitcast=True) * (2.0 ** 120)
-    return first, second
 # fmt: on
