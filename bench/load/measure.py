@@ -50,8 +50,8 @@ class Turns:
     """
 
     def __init__(self, num_pairs: int, num_loaded: int) -> None:
-        self.starting = Lock()
-        """Held by the pair that starts: that takes all of a small host."""
+        self.alone = Lock()
+        """Held by the pair that starts, which takes all of a small host, or is measured while no other is."""
         self.loaded = Semaphore(num_loaded)
         """Held by pairs that are loaded."""
         self._all = Barrier(num_pairs)
@@ -76,15 +76,16 @@ def measure_loads(
     """
     with ExitStack() as stack:
         stack.callback(turns.give_up)
-        with turns.starting:
+        with turns.alone:
             endpoints = stack.enter_context(running_pair(pair, options.model))
             facts = read_facts(endpoints.router)
         turns.wait()
         client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
-        alone = {
-            num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
-            for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
-        }
+        with turns.alone:
+            alone = {
+                num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
+                for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
+            }
         planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
         _print_utilisation(pair, facts, planned)
         turns.wait()
