@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Ended, EngineLoad, Failed, LandingLoad, TokenReady
+from baton.engine.events import Admitted, Ended, EngineEvent, EngineLoad, Failed, LandingLoad, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import KvExportSpec, Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
@@ -348,6 +349,23 @@ def test_the_load_tells_who_decodes_from_whose_prompt_is_computed_for_others() -
     assert (computing.num_running, computing.num_decoding, computing.num_exports) == (2, 0, 1)
     assert computing.mean_context_tokens == 8
     assert (decoding.num_running, decoding.num_decoding, decoding.num_exports) == (1, 1, 0)
+
+
+def test_a_request_that_is_given_up_is_told_as_soon_as_it_is_gone() -> None:
+    """Nobody reports an outcome of it: routers would count it until the next regular report, half a second later."""
+    told = queue.SimpleQueue[int]()
+    with Rig(clock=map(float, count(1)).__next__) as rig:  # every pass is long enough for a look at the load
+        rig.engine._on_queue_change = lambda _placement_ids: told.put(rig.engine.load().num_running)
+        request = request_of(prompt_of(8), params=ENDLESS, placement_id="p")
+
+        def give_up(event: EngineEvent) -> None:
+            if isinstance(event, TokenReady) and event.output_index == 2:
+                rig.engine.abort(request)
+
+        rig.engine.submit(request, give_up)
+        assert told.get(timeout=TIMEOUT_SECONDS) == 1
+        while told.get(timeout=TIMEOUT_SECONDS):
+            pass
 
 
 class SlowReader(MockRunner):

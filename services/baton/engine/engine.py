@@ -52,8 +52,8 @@ class Engine:
         post: Called from the engine's thread with the events of a pass, in order.
         on_block_events: Called with changes of the prefix cache, from the engine's thread; from the disk's of the disk.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
-        on_queue_change: Called from the engine's thread when `load` shows another queue of prompts than before, or a
-            placed request more: with the placements whose requests it counts from now on.
+        on_queue_change: Called from the engine's thread when `load` shows another queue of prompts than before, fewer
+            requests or a placed one more: with the placements whose requests it counts from now on.
         max_waiting: Requests waiting at most.
         disk: Where contents of blocks are kept that leave the device, besides host memory; closed with the engine.
         clock: Seconds, monotonic.
@@ -304,7 +304,8 @@ class Engine:
         num_steps, reading = self._pipeline.num_steps, self._pipeline.reading.bytes_per_second
         before, self._load = self._load, self._registry.load(num_steps, self._ingest.landing, reading)
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
-        if accepted or queued_placements(before) != queued_placements(self._load):
+        is_less = self._load.num_running + self._load.num_waiting < before.num_running + before.num_waiting
+        if accepted or is_less or queued_placements(before) != queued_placements(self._load):
             self._on_queue_change(accepted)
 
     def _submit(self, request: EngineRequest, listener: Listener, submitted: float) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import openai
@@ -188,7 +189,11 @@ def test_a_message_that_takes_long_is_announced(
 
 
 def test_a_gateway_that_was_late_says_that_it_may_be_again(loop: Loop, cluster: FakeCluster) -> None:
-    """On a busy machine it is not gone because others had its processor; on a quiet one 0.6 s of silence are enough."""
+    """On a busy machine it is not gone because others had its processor; on a quiet one 0.6 s of silence are enough.
+
+    Of the three messages that a node misses one may be as late again, not each: what a stopped gateway holds would be
+    freed so much later.
+    """
     cluster.decodes[0] = noting = _Noting("decode-0")
 
     async def stall(request: Any) -> AsyncIterator[Any]:
@@ -204,7 +209,10 @@ def test_a_gateway_that_was_late_says_that_it_may_be_again(loop: Loop, cluster: 
     with loop.running(cluster) as running, _client(running) as client:
         assert _text(client, [71], 1) == ""
 
-    assert 0.2 + 0.1 < noting.sent[-1][1] <= 0.2 + 1.0
+    waits = [3 * seconds for _, seconds in noting.sent]  # of the node, until it takes the gateway for gone
+    longest = max(after - before for before, after in pairwise(noting.times))
+    assert waits[0] == pytest.approx(0.6)
+    assert 0.6 + 0.2 < waits[-1] <= 0.6 + longest
 
 
 def test_a_node_is_reached_while_all_links_are_in_use(
@@ -345,6 +353,8 @@ class _Noting(FakeDecode):
     def __init__(self, node_id: str) -> None:
         super().__init__(node_id)
         self.sent: list[tuple[int, float]] = []
+        self.times: list[float] = []
+        """When each came, monotonic."""
 
     async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """Serve, and keep what comes."""
@@ -352,6 +362,7 @@ class _Noting(FakeDecode):
         async def noted() -> AsyncIterator[Any]:
             async for request in request_iterator:
                 self.sent.append((request.ByteSize(), seconds_from_duration(request.beat_interval)))
+                self.times.append(time.monotonic())
                 yield request
 
         await super().Serve(noted(), context)

@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 
 _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
-_BEAT_SECONDS = 0.2
-"""Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
+_BEAT_SECONDS, _MISSED_BEATS = 0.2, 3
+"""Longest time between two messages of a call with streams, and how many must not come until a node takes the gateway
+for gone (decode_service.proto)."""
 _USUAL_LATE_SECONDS, _MOST_LATE_SECONDS, _LATE_DECAY = 0.1, 1.0, 0.998
-"""By how much a message may be late before nodes are told to wait longer, and no more than that; the worst of them is
+"""By how much a message may be late before nodes wait longer in all, and no more than that; the worst of them is
 forgotten by this share with each message: on a busy machine a gateway is not gone because others had its processor."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
 """A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
 """Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
-
 _ANSWER_SECONDS = 0.25
 """For a process to say that it lives, when a connection to it has been lost; one that has ended refuses at once."""
 
@@ -303,8 +303,8 @@ class DecodeCall:
         return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=self._pause())
 
     def _pause(self, sending_seconds: float = 0.0) -> Duration:
-        """Return the time until the next message, as far as nodes are told."""
-        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS)
+        """Return the time until the next message, as nodes are told: of those that they miss one is late, not each."""
+        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS) / _MISSED_BEATS
         return duration_from_seconds(_BEAT_SECONDS + late_seconds + sending_seconds)
 
     def _may_be_lost(self, error: Exception) -> bool:
@@ -317,8 +317,7 @@ class DecodeCall:
         try:
             await HealthStub(self._channel).Check(HealthCheckRequest(), timeout=_ANSWER_SECONDS)
         except grpc.aio.AioRpcError as error:
-            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            return not is_late and not is_of_connection(error_from_rpc(error))
+            return error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED and not is_of_connection(error_from_rpc(error))
         return True
 
     def _fail_all(self, error: Exception, *, is_lost: bool) -> None:
