@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from baton.errors import OutOfMemoryError
-from baton.kv.hashing import BlockEvents, BlockHash
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.hashing import BlockEvents, BlockHash, Tier
+from baton.kv.pool import BlockChanges, BlockId, BlockPool
 
 MAX_CHAIN = 6
 CHAINS = [[BlockHash(bytes([chain, index]) * 8) for index in range(MAX_CHAIN)] for chain in range(3)]
@@ -195,3 +195,35 @@ def test_the_integrity_check_names_the_block_that_is_lost_or_doubled(tables: lis
 def test_positions_fill_blocks_one_after_the_other(num_tokens: int, num_blocks: int) -> None:
     """The last block may be partial."""
     assert BlockPool(1, block_tokens=4).num_blocks_for(num_tokens) == num_blocks
+
+
+def test_changes_leave_in_messages_of_a_size_and_none_is_lost() -> None:
+    """Removals first; what does not fit is in the next message, once."""
+    changes = BlockChanges(Tier.HOST)
+    for block_hash in CHAINS[0][:3]:
+        changes.remove(block_hash)
+    for block_hash in CHAINS[1][:3]:
+        changes.store(block_hash)
+
+    messages = [changes.drain(2) for _ in range(3)]
+
+    assert messages == [
+        BlockEvents([], CHAINS[0][:2], Tier.HOST),
+        BlockEvents(CHAINS[1][:1], CHAINS[0][2:3], Tier.HOST),
+        BlockEvents(CHAINS[1][1:3], [], Tier.HOST),
+    ]
+    assert not changes
+
+
+def test_after_a_snapshot_only_what_it_does_not_say_is_told() -> None:
+    """Lower tiers follow it as changes; what was gone before is in no snapshot, and no change."""
+    changes = BlockChanges(Tier.HOST)
+    changes.store(CHAINS[0][0])
+    changes.remove(CHAINS[0][1])
+
+    changes.restart(CHAINS[1][:2])
+
+    assert changes.drain() == BlockEvents(CHAINS[1][:2], [], Tier.HOST)
+    changes.remove(CHAINS[0][1])
+    changes.restart()
+    assert not changes

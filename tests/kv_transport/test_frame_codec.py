@@ -138,3 +138,10 @@ def test_a_received_frame_is_a_view_of_its_message() -> None:
 def test_numbers_are_written_in_as_few_bytes_as_protobuf_needs(number: int) -> None:
     """Lengths of frames are sums of such lengths."""
     assert kv_pb2.KvFrame(layer_begin=number).SerializeToString()[1:] == _varint(number)
+
+
+@pytest.mark.parametrize("data", [b"\x0a" + b"\xff" * 11, b"\x0a\xff", b"\x0a", b"\xff" * 20])
+def test_numbers_without_an_end_are_no_message(data: bytes) -> None:
+    """Neither beyond 64 bits nor beyond the message."""
+    with pytest.raises(DecodeError):
+        parse_response(data)

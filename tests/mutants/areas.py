@@ -23,14 +23,22 @@ class Area:
 
 
 _PACKAGE = "services/baton"
+_ENGINE_TESTS = (
+    "tests/engine/scheduling",
+    "tests/engine/kv_cache",
+    "tests/engine/execution",
+    "tests/engine/test_engine.py",
+    "tests/engine/test_engine_memory.py",
+    "tests/engine/test_adapted_requests.py",
+)
 AREAS: Mapping[str, Area] = {
     "scheduler": Area(
         (f"{_PACKAGE}/engine/scheduling",),
-        ("tests/engine/scheduling", "tests/engine/kv_cache", "tests/engine/execution", "tests/engine/test_engine.py"),
+        _ENGINE_TESTS,
     ),
     "pool": Area(
         (f"{_PACKAGE}/engine/kv_cache", f"{_PACKAGE}/kv/pool.py"),
-        ("tests/kv/test_pool.py", "tests/engine/kv_cache", "tests/engine/scheduling", "tests/engine/test_engine.py"),
+        ("tests/kv/test_pool.py", *_ENGINE_TESTS),
     ),
     "KV stream": Area(
         (
@@ -46,6 +54,7 @@ AREAS: Mapping[str, Area] = {
             "tests/kv_transport",
             "tests/decode/kv_stream",
             "tests/decode/test_generation.py",
+            "tests/decode/test_measurement.py",
             "tests/prefill",
             "tests/engine/kv_cache",
         ),
@@ -58,6 +67,7 @@ AREAS: Mapping[str, Area] = {
             "tests/rpc",
             "tests/gateway/http",
             "tests/gateway/api/test_refusals.py",
+            "tests/gateway/api/test_overload.py",
             "tests/decode/test_peers.py",
         ),
     ),

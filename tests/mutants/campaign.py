@@ -180,12 +180,10 @@ def _write(module: Path, source: bytes) -> None:
 
 
 def covering_tests(mutant: Mutant, tests: Sequence[WatchedTest]) -> list[WatchedTest]:
-    """Return the tests that run a mutant's lines; of what runs when the module is loaded, those that run the module."""
+    """Return the tests that run a mutant's lines; of lines that run when the module is loaded, those that run it."""
     wanted = range(mutant.line, mutant.end_line + 1)
     here = [test for test in tests if mutant.path in test.lines]
-    covering = [test for test in here if not test.lines[mutant.path].isdisjoint(wanted)]
-    is_on_load = not any(part[:1].islower() or part[:1] == "_" for part in mutant.function.split("."))
-    chosen = covering or here if is_on_load else covering
+    chosen = [test for test in here if not test.lines[mutant.path].isdisjoint(wanted)] or here
     return [
         test
         for test, total in zip(chosen, accumulate(test.seconds for test in chosen), strict=True)

@@ -77,7 +77,7 @@ def test_a_seed_draws_the_same_mutants_again() -> None:
 
 
 def test_a_mutant_is_shown_to_the_tests_that_run_its_lines() -> None:
-    """What runs when the module is loaded, to all tests that run anything of it."""
+    """What none of them runs may run when the module is loaded: it is shown to all that run anything of it."""
     tests = [
         WatchedTest("fast", 0.1, {"pool.py": frozenset({10, 13})}),
         WatchedTest("slow", 9.0, {"pool.py": frozenset({14})}),
@@ -85,7 +85,8 @@ def test_a_mutant_is_shown_to_the_tests_that_run_its_lines() -> None:
     ]
 
     assert _ids_of(Mutant("pool.py", 10, 11, "Pool.take", "", "", 0, 0), tests) == ["fast"]
-    assert _ids_of(Mutant("pool.py", 12, 12, "Pool.take", "", "", 0, 0), tests) == []
+    assert _ids_of(Mutant("pool.py", 12, 12, "Pool.take", "", "", 0, 0), tests) == ["fast", "slow"]
+    assert _ids_of(Mutant("pool.py", 14, 14, "Pool.take", "", "", 0, 0), tests) == ["slow"]
     assert _ids_of(Mutant("pool.py", 3, 3, "", "", "", 0, 0), tests) == ["fast", "slow"]
 
 

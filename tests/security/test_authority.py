@@ -10,7 +10,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from baton.errors import ConfigurationError, InvalidFieldError
-from baton.security.authority import Authority, certificate_request, create_authority, create_key, valid_period
+from baton.security.authority import (
+    Authority,
+    certificate_request,
+    create_authority,
+    create_key,
+    renew_deployment,
+    valid_period,
+)
+from baton.security.join_token import read_secret
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -75,3 +83,38 @@ def test_a_node_is_known_by_a_valid_certificate_of_its_own_from_this_authority()
     assert not mine.knows(certificate, request, node_id="mac-2", now=NOW)
     assert not mine.knows(certificate, request, node_id="mac-1", now=late)
     assert not mine.knows(b"no certificate", request, node_id="mac-1", now=NOW)
+
+
+def test_a_deployment_keeps_its_authority_and_secret_and_gets_a_certificate_anew(tmp_path: Path) -> None:
+    """Machines that believe the authority go on doing so, and invitations hold; the certificate would expire else."""
+    renew_deployment(tmp_path, "baton", NOW)
+    first = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    renew_deployment(tmp_path, "baton", NOW + timedelta(days=300))
+
+    second = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(second) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "join.secret"}
+    assert [name for name in first if first[name] == second[name]] == [
+        name for name in first if name in ("ca.crt", "ca.key", "join.secret")
+    ]
+    assert Authority.read(tmp_path / "ca.crt", tmp_path / "ca.key").certificate == first["ca.crt"]
+    assert valid_period(second["tls.crt"])[1] == NOW + timedelta(days=300 + 365)
+    assert len(read_secret(tmp_path / "join.secret")) >= 32
+
+
+@pytest.mark.parametrize("missing", ["ca.crt", "ca.key"])
+def test_half_an_authority_is_made_anew(tmp_path: Path, missing: str) -> None:
+    """Nothing could be signed with what is left of it."""
+    renew_deployment(tmp_path, "baton", NOW)
+    before = (tmp_path / "ca.crt").read_bytes()
+    (tmp_path / missing).unlink()
+
+    renew_deployment(tmp_path, "baton", NOW)
+
+    assert Authority.read(tmp_path / "ca.crt", tmp_path / "ca.key").certificate != before
+
+
+def test_an_authority_whose_files_are_missing_is_named(tmp_path: Path) -> None:
+    """Which of them it was is in the message."""
+    with pytest.raises(ConfigurationError, match=r"gone\.crt"):
+        Authority.read(tmp_path / "gone.crt", tmp_path / "gone.key")

@@ -153,3 +153,12 @@ def test_codes_are_bounded_and_those_that_are_over_make_room() -> None:
 
     assert later.number not in numbers
     assert len(numbers) == 64
+
+
+def test_a_machine_whose_name_another_has_is_told_so() -> None:
+    """The code is not used up: with another name it holds."""
+    invitations = Invitations(lambda: {"mac"})
+    code, _ = invitations.create(NOW)
+
+    assert "is called mac already" in invitations.problem(code.number, "mac", NOW)
+    assert invitations.problem(code.number, "other", NOW) == ""

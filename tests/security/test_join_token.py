@@ -140,3 +140,25 @@ def test_of_several_certificates_the_first_is_taken() -> None:
     assert first_certificate(first + second) == first
     with pytest.raises(ConfigurationError, match="PEM"):
         first_certificate(b"")
+
+
+def test_a_file_of_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """So is one that is no text."""
+    with pytest.raises(ConfigurationError, match=r"join secret .*gone"):
+        read_secret(tmp_path / "gone")
+    (tmp_path / "bytes").write_bytes(b"\xff" * 40)
+    with pytest.raises(ConfigurationError, match=r"join secret .*bytes"):
+        read_secret(tmp_path / "bytes")
+
+
+def test_of_passes_that_have_ended_nothing_is_kept() -> None:
+    """Anybody of the deployment may make any number of them."""
+    passes = JoinPasses(SECRET)
+    short = create_pass(SECRET, ends_at=NOW + timedelta(minutes=1))
+    long = create_pass(SECRET, ends_at=NOW + timedelta(hours=1))
+    assert _is_let_in(passes, "a", short)
+    assert _is_let_in(passes, "b", long)
+
+    assert not _is_let_in(passes, "c", long, NOW + timedelta(minutes=1))
+
+    assert list(passes._users) == [long]

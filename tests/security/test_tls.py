@@ -22,6 +22,7 @@ from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, PublicPort
+from baton.security import tls
 from baton.security.tls import ServerTlsSettings, TlsIdentity, current_identity, secured_by
 from security.identities import identity
 from system.plan import free_ports
@@ -221,3 +222,26 @@ def test_half_of_the_files_are_refused_by_name(tmp_path: Path) -> None:
 def test_without_files_there_is_no_identity() -> None:
     """TLS is off unless it is asked for."""
     assert load_settings(RouterSettings, {}).tls_identity() is None
+
+
+def test_a_machine_without_a_cluster_opens_once_it_has_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are those of one folder; servers listen beyond loopback when its file names the address, not before."""
+    monkeypatch.setattr(tls, "_LOOK_SECONDS", 0.01)
+    who = load_settings(RouterSettings, {"tls_lan_dir": str(tmp_path)}).tls_identity()
+    assert who is not None
+    assert (who.cert_file, who.key_file, who.ca_file) == tuple(
+        tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt")
+    )
+
+    async def run() -> str:
+        opening = asyncio.create_task(who.opened())
+        await asyncio.sleep(0.05)
+        assert not opening.done()
+        assert who.lan_host() == ""
+        (tmp_path / "address").write_text("192.0.2.7")
+        return await asyncio.wait_for(opening, TIMEOUT_SECONDS)
+
+    assert asyncio.run(run()) == "192.0.2.7"
+    assert TlsIdentity(who.cert_file, who.key_file, who.ca_file, "baton").lan_host() == ""

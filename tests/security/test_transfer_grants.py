@@ -8,6 +8,7 @@ import pytest
 
 from baton.errors import ForbiddenError
 from baton.internal.v1.kv_pb2 import TransferClaims, TransferGrant
+from baton.security import access
 from baton.security.access import (
     MAX_USES,
     NOT_GRANTED,
@@ -145,3 +146,14 @@ def test_a_grant_is_of_no_use_to_another_node(nodes: Nodes) -> None:
     with pytest.raises(ForbiddenError, match="does not speak for node decode-1"):
         nodes.sender.check_asked(nodes.grant(), **ASKED)
     set_caller(Caller(None))
+
+
+def test_the_grants_used_last_are_remembered(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is memory for: whoever is granted much cannot fill a node with what it has been shown."""
+    monkeypatch.setattr(access, "_MAX_REMEMBERED", 2)
+    set_caller(Caller(Party.NODE, "decode-1"))
+    grants = [nodes.grant(request_id=name) for name in "abc"]
+    for name, grant in zip("abc", grants, strict=True):
+        nodes.sender.check_asked(grant, **{**ASKED, "request_id": name})
+
+    assert list(nodes.sender._uses) == [grant.ask_code for grant in grants[1:]]

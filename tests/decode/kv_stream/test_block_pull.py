@@ -327,6 +327,7 @@ def test_nothing_is_pulled_where_the_whole_prompt_must_be_computed() -> None:
     [
         ({"node_id": ""}, "placement.prefix_pull.node_id"),
         ({"block_count": 0}, "placement.prefix_pull.block_count"),
+        ({"block_count": -1}, "placement.prefix_pull.block_count"),
         ({"wire_dtype": 99}, "wire_dtype"),
     ],
 )

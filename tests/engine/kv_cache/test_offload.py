@@ -199,6 +199,7 @@ class Disk:
     def __init__(self, bytes_per_second: float) -> None:
         self.bytes_per_second = bytes_per_second
         self.asked_for: list[list[BlockHash]] = []
+        self.forgotten: list[BlockHash] = []
 
     def __contains__(self, block_hash: object) -> bool:
         return True
@@ -206,6 +207,10 @@ class Disk:
     def read(self, hashes: list[BlockHash], on_read: object) -> None:
         """Note what is asked for."""
         self.asked_for.append(hashes)
+
+    def forget(self, hashes: list[BlockHash]) -> None:
+        """Note what is to be dropped."""
+        self.forgotten += hashes
 
 
 @pytest.mark.parametrize(
@@ -223,3 +228,16 @@ def test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them(
 
     assert offload.is_reading(sequence, sequence.hashes, 2) is is_read
     assert disk.asked_for == ([sequence.hashes[2:]] if is_read else [])
+
+
+def test_contents_that_may_be_wrong_are_dropped_from_every_tier() -> None:
+    """On disk they would outlive the process, and spoil what the next one says."""
+    disk = Disk(1.0)
+    offload, sequence = _offload(disk=disk), _sequence()
+    for block_hash in sequence.hashes:
+        offload.store.put(block_hash, ())
+
+    offload.forget(sequence.hashes[1:3])
+
+    assert disk.forgotten == sequence.hashes[1:3]
+    assert [block_hash in offload.store for block_hash in sequence.hashes] == [True, False, False, True, True]

@@ -127,3 +127,30 @@ def test_without_room_no_checkpoint_is_made_and_nobody_gets_a_slot() -> None:
 
     assert place(slots, first, 0, 9).saves == ()
     assert not slots.has_room(second, 0)
+
+
+def test_a_state_that_has_come_from_another_node_lets_go_of_what_it_began_from() -> None:
+    """Its own slot has all of it: the checkpoint may be evicted for others."""
+    slots, first, second = StateSlots(2, BLOCK_TOKENS), sequence_of(prompt_of(9)), sequence_of(prompt_of(9))
+    slots.take(first, 0)
+    place(slots, first, 0, 9)
+    slots.release(first)
+    slots.take(second, 2)
+    assert slots.pool.num_available == 0
+
+    slots.received(second)
+
+    assert slots.pool.num_available == 1
+    assert slots.slots_of(second) == [second.state.slot] if second.state else False
+    slots.received(sequence_of(prompt_of(3)))  # has none: the model keeps no states
+
+
+def test_what_nobody_may_take_over_leaves_no_checkpoint() -> None:
+    """Neither of rounded KV nor of a request that bypasses caches."""
+    slots, sequence = StateSlots(4, BLOCK_TOKENS), sequence_of(prompt_of(9))
+    sequence.is_rounded = True
+    slots.take(sequence, 0)
+
+    assert place(slots, sequence, 0, 9).saves == ()
+    slots.release(sequence)
+    assert slots.pool.hashes == []

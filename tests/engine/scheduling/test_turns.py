@@ -10,7 +10,7 @@ import pytest
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.step import Step
-from baton.engine.scheduling.turns import OUTPUT_COST, TenantTurns
+from baton.engine.scheduling.turns import MAX_TENANTS, OUTPUT_COST, TenantTurns
 from baton.engine.sequence import SUSPECT_TOKENS
 from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, prompt_of, request_of
@@ -178,3 +178,17 @@ def test_a_prompt_that_another_node_computes_costs_its_output_alone() -> None:
     turns = stepper.scheduler._turns
 
     assert turns._cost(receiving) == OUTPUT_COST * turns._expected_output_tokens(receiving) > 0
+
+
+def test_tenants_that_have_not_asked_for_longest_are_forgotten() -> None:
+    """Names are clients' to choose: a node would remember ever more of them. Who asks again stays."""
+    stepper = Stepper()
+    for number in range(MAX_TENANTS + 20):
+        for tenant in (f"t{number}", "regular"):
+            stepper.scheduler.finish(stepper.add(request_of(prompt_of(3), f"{tenant}-{number}", tenant=tenant)))
+
+    counters = stepper.scheduler._turns._counters
+    assert len(counters) == MAX_TENANTS
+    assert "regular" in counters
+    assert f"t{MAX_TENANTS + 19}" in counters
+    assert "t0" not in counters

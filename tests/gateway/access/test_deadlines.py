@@ -88,3 +88,15 @@ def test_a_request_that_comes_after_the_cut_ends_at_once() -> None:
                 await asyncio.sleep(20)
 
     asyncio.run(run())
+
+
+def test_a_request_that_takes_longer_than_it_may_says_so_and_no_more() -> None:
+    """Neither that the gateway stops nor that its key is gone."""
+
+    async def run() -> None:
+        deadlines = Deadlines(0.01)
+        with pytest.raises(TimeoutError):
+            async with deadlines.limit(ANYBODY):
+                await asyncio.sleep(20)
+
+    asyncio.run(run())

@@ -9,7 +9,7 @@ import pytest
 from baton.errors import InvalidFieldError, OverloadedError
 from baton.gateway.access.admission import Admission, RequestContext
 from baton.gateway.access.api_keys import ApiKey
-from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
+from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
 from baton.gateway.access.tenants import Places
 from gateway.access.test_key_limits import Clock
 
@@ -148,3 +148,66 @@ def test_one_long_generation_counts_for_a_sixteenth_of_the_expectation() -> None
         pass
 
     assert refusal.value.metadata[RETRY_AFTER_SECONDS] == "18"
+
+
+@pytest.mark.parametrize("num_generations", [1, 3])
+def test_a_request_is_charged_its_generations_and_all_tokens(num_generations: int) -> None:
+    """The prompt's when they are known, the output's when there is no more; nothing more is asked of who is over."""
+    limits = KeyLimits(requests_per_minute=50, tokens_per_minute=1000, clock=Clock())
+    admission = Admission(lambda _model: Places(10, 0, Clock()), Places(10, 0, Clock()), limits, lambda name: name)
+
+    def ask(num_prompt_tokens: int, num_completion_tokens: int) -> None:
+        context = RequestContext(key=A)
+        with admission.slot(context):
+            context.begin(num_generations, num_prompt_tokens)
+            context.num_completion_tokens = num_completion_tokens
+
+    def left() -> tuple[float, float]:
+        return tuple(limits._bucket("a", kind).left for kind in ("requests", "tokens"))  # type: ignore[return-value]
+
+    ask(100, 50)
+    assert left() == (50 - num_generations, 850)
+    ask(700, 500)
+    assert left() == (50 - 2 * num_generations, -350)
+    with pytest.raises(OverloadedError, match="1000 tokens per minute"):
+        ask(1, 1)
+    assert left() == (50 - 2 * num_generations, -350)
+
+
+def test_whose_tokens_others_have_used_up_meanwhile_does_not_begin() -> None:
+    """Its body may have taken long to come."""
+    limits = KeyLimits(requests_per_minute=5, tokens_per_minute=1000, clock=Clock())
+    admission = Admission(lambda _model: Places(10, 0, Clock()), Places(10, 0, Clock()), limits, lambda name: name)
+    context = RequestContext(key=A)
+    with admission.slot(context):
+        limits.spend("a", num_tokens=1000)
+        with pytest.raises(OverloadedError, match="tokens"):
+            context.begin(1, 10)
+
+
+@pytest.mark.parametrize(("num_places", "max_of_key", "most"), [(3, 8, 3), (8, 3, 3), (3, 0, 3)])
+def test_no_request_has_more_places_than_there_are(num_places: int, max_of_key: int, most: int) -> None:
+    """However few are taken: that is no overload, which would end."""
+    places = Places(num_places, max_of_key, Clock())
+    with places.hold(A) as add:
+        with pytest.raises(InvalidFieldError):
+            add(most + 1)
+        add(most - 1)
+        assert places.num_taken == most
+
+
+def test_a_key_that_is_full_is_told_until_when() -> None:
+    """By how many of its own have to end first: of four, one."""
+    clock = Clock()
+    places = Places(100, 4, clock)
+    for _ in range(100):
+        with places.hold(A):
+            clock.seconds += 20.0
+    with ExitStack() as stack:
+        for key in (A, A, A, A, B):
+            stack.enter_context(places.hold(key))
+        with pytest.raises(OverloadedError) as refusal:
+            stack.enter_context(places.hold(A))
+
+    assert refusal.value.reason == "KEY_CONCURRENCY"
+    assert refusal.value.metadata[RETRY_AFTER_SECONDS] == "5"

@@ -95,3 +95,30 @@ def test_keys_are_bounded() -> None:
     router.ask(key="0")
 
     assert router.num_asked == MAX_KEYS + 2
+
+
+def test_a_key_that_is_refused_again_is_no_longer_the_oldest() -> None:
+    """Else a flood of keys would push out those that ask all the time."""
+    router = Router()
+    router.ask(key="regular")
+    for number in range(MAX_KEYS - 1):
+        router.ask(key=str(number))
+    router.seconds += 0.2
+    router.ask(key="regular")
+    router.ask(key="one more")
+    num_asked = router.num_asked
+
+    router.ask(key="regular")
+
+    assert router.num_asked == num_asked
+
+
+@pytest.mark.parametrize(("wait_seconds", "told"), [(0.2, "1"), (2.1, "3"), (30.0, "30")])
+def test_what_is_left_of_a_wait_is_told_in_whole_seconds(wait_seconds: float, told: str) -> None:
+    """One at least: nobody can wait for none."""
+    router = Router(wait_seconds)
+    router.ask()
+    router.seconds += 0.01
+
+    assert router.ask().metadata["retry_after_seconds"] == told
+    assert router.num_asked == 1

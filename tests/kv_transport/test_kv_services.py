@@ -1,0 +1,122 @@
+"""Where the fast path listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trustme
+
+from baton.errors import ConfigurationError, UnavailableError
+from baton.grpc_sockets.frames import PREFACE, settings_frame
+from baton.grpc_sockets.server_connection import ServerCall
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest
+from baton.kv.stream import StagingPool
+from baton.kv_transport.fast_channel import FastChannel
+from baton.kv_transport.kv_services import FastServer, ReceivedRequest
+from baton.security import tls
+from baton.security.tls import TlsIdentity, secured_by
+from security.identities import identity
+
+OUTSIDE = "127.0.0.2"
+"""Stands for the machine's address in its network."""
+
+
+class Refusing:
+    """Refuses every prefill."""
+
+    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
+        """Raise UnavailableError."""
+        raise UnavailableError("no memory")
+
+
+async def refusal_of(address: str) -> str:
+    """Return what a node answers that asks there for KV."""
+    channel = FastChannel(address, StagingPool(1 << 20))
+    try:
+        await channel.prefill(PrefillRequest(request_id="r"))
+    except Exception as error:
+        return str(error)
+    finally:
+        channel.close()
+    return ""
+
+
+def is_served(who: TlsIdentity, host: str, port: int) -> bool:
+    """Return whether a node of the deployment is understood there, by TLS."""
+    try:
+        with (
+            socket.create_connection((host, port), timeout=20) as plain,
+            who.client_context().wrap_socket(plain, server_hostname=who.server_name) as secured,
+        ):
+            secured.sendall(PREFACE + settings_frame({}))
+            return secured.recv(1) != b""  # its settings: who wants another certificate sends none
+    except OSError:
+        return False
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    """The node does not start as if it had a fast path."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"fast_port: cannot listen on 127.0.0.1:{port}"):
+            FastServer("127.0.0.1", port, Refusing()).start()
+
+
+def test_a_machine_that_opens_serves_its_network_on_the_same_port_by_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its file has the address, and not before; on loopback it goes on as it was, and a drain ends both."""
+    monkeypatch.setattr(tls, "_LOOK_SECONDS", 0.01)
+    own = replace(identity(tmp_path / "own", trustme.CA()), lan_file=tmp_path / "address")
+
+    async def run() -> None:
+        with secured_by(own):
+            server = FastServer("127.0.0.1", 0, Refusing())
+            port = server.start()
+            assert server.advertised_address == f"127.0.0.1:{port}"
+            opening = asyncio.create_task(server.open_outside())
+            assert "no memory" in await refusal_of(f"127.0.0.1:{port}")
+            assert not await asyncio.to_thread(is_served, own, OUTSIDE, port)
+            (tmp_path / "address").write_text(OUTSIDE)
+            await asyncio.wait_for(opening, 20)
+            assert await asyncio.to_thread(is_served, own, OUTSIDE, port)
+            assert "no memory" in await refusal_of(f"127.0.0.1:{port}")
+            await server.drain(0.0)
+            assert not await asyncio.to_thread(is_served, own, OUTSIDE, port)
+            assert "no memory" not in await refusal_of(f"127.0.0.1:{port}")
+
+    asyncio.run(run())
+
+
+def test_a_machine_that_cannot_open_serves_itself(tmp_path: Path) -> None:
+    """An address that is not its own is told, and costs nothing else."""
+    (tmp_path / "address").write_text("192.0.2.1")
+    own = replace(identity(tmp_path / "own", trustme.CA()), lan_file=tmp_path / "address")
+
+    async def run() -> None:
+        with secured_by(own):
+            server = FastServer("127.0.0.1", 0, Refusing())
+            port = server.start()
+            await server.open_outside()
+            assert "no memory" in await refusal_of(f"127.0.0.1:{port}")
+            await server.drain(0.0)
+        outsider = FastServer("127.0.0.1", 0, Refusing())
+        await outsider.open_outside()  # without TLS there is nothing to open
+
+    asyncio.run(run())
+
+
+def test_a_channel_that_is_closed_says_so() -> None:
+    """By the error that has the gRPC library carry the stream."""
+
+    async def run() -> None:
+        channel = FastChannel("127.0.0.1:1", StagingPool(1 << 20))
+        channel.close()
+        with pytest.raises(UnavailableError, match="closed"):
+            await channel.prefill(PrefillRequest(request_id="r"))
+
+    asyncio.run(run())
