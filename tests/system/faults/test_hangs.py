@@ -28,6 +28,7 @@ from system.client import Ask, grpc_request
 from system.cluster import Cluster, is_idle
 from system.faults.conftest import SLOW_MODEL
 from system.faults.hang_results import keep
+from system.faults.near_ties import num_wrong
 from system.plan import EngineName
 
 pytestmark = [
@@ -80,9 +81,8 @@ class Seen:
 def asks_of(engine: EngineName, round_number: int) -> list[Ask]:
     """Return requests of which no two begin alike; half of the mocks' are drawn.
 
-    In float32 a batch of another size, or another kernel, moves logits by some 1e-6: of 38,400 drawn tokens of torch
-    three lay so near to the border of two that they were another one now and then, always the same three, with no fault
-    at all. Of the greedy ones, all 76,800 of three rounds, the best is 4e-6 or more ahead of the second.
+    Those of torch are greedy: in float32 logits move by up to 1e-4 with the batch and what is computed at once, and a
+    drawn token may lie as near to the border of two.
     """
     num_tokens = 40 if engine == "mock" else 400
     return [
@@ -242,15 +242,31 @@ def test_streams_outlive(struck_cluster: tuple[Cluster, EngineName], kind: str, 
         expected = expected_of(cluster, engine, round_number)
         result = asyncio.run(strike(cluster, asks, victim, SIGNALS[how], tag))
         cluster.processes[victim].send(signal.SIGCONT)
-        rows.append(_row(cluster, result, expected, tag))
+        rows.append(_row(cluster, engine, asks, result, expected, tag))
     has_passed = all(_is_good(row, engine, kind, how) for row in rows)
     keep(f"{kind} {how}, {engine}", rows, has_passed=has_passed)
 
     assert has_passed, rows
 
 
-def _row(cluster: Cluster, result: Strike, expected: Sequence[Seen], tag: str) -> dict[str, float]:
+def _begins_alike(seen: Seen, whole: Seen) -> bool:
+    num_tokens = min(len(seen.token_ids), len(whole.token_ids))
+    return seen.token_ids[:num_tokens] == whole.token_ids[:num_tokens]
+
+
+def _num_wrong(engine: EngineName, ask: Ask, seen: Seen, whole: Seen) -> int:
+    """Return the wrong tokens of a stream that is not as the undisturbed one: none, where two tokens were tied."""
+    if engine == "torch":
+        return num_wrong(ask.prompt_token_ids, seen.token_ids)
+    return sum(mine != theirs for mine, theirs in zip(seen.token_ids, whole.token_ids, strict=False))
+
+
+def _row(
+    cluster: Cluster, engine: EngineName, asks: Sequence[Ask], result: Strike, expected: Sequence[Seen], tag: str
+) -> dict[str, float]:
     pairs = list(zip(result.seen, expected, strict=True))
+    others = [index for index, (seen, whole) in enumerate(pairs) if not _begins_alike(seen, whole)]
+    wrong = [_num_wrong(engine, asks[index], *pairs[index]) for index in others]
     found = verdicts(cluster, result.struck_at)
     gaps, replays = [0.0], [(0.0, 0.0)]
     for index, seen in enumerate(result.seen):
@@ -267,11 +283,8 @@ def _row(cluster: Cluster, result: Strike, expected: Sequence[Seen], tag: str) -
         "errors": sum(bool(seen.error) for seen in (*result.seen, *result.late)),
         "lost": sum(max(0, len(whole.token_ids) - len(seen.token_ids)) for seen, whole in pairs),
         "doubled": sum(max(0, len(seen.token_ids) - len(whole.token_ids)) for seen, whole in pairs),
-        "wrong": sum(
-            mine != theirs
-            for seen, whole in pairs
-            for mine, theirs in zip(seen.token_ids, whole.token_ids, strict=False)
-        ),
+        "wrong": sum(wrong),
+        "tied": wrong.count(0),
         "verdicts": sum(map(len, found)),
         "detected_seconds": max((moments[0] - result.struck_at for moments in found), default=0.0),
         "worst_gap_seconds": max(gaps),
