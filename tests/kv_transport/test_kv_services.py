@@ -13,9 +13,10 @@ import trustme
 from baton.errors import ConfigurationError, UnavailableError
 from baton.grpc_sockets.frames import PREFACE, settings_frame
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.internal.v1.prefill_service_pb2 import PrefillRequest
+from baton.internal.v1.kv_pb2 import KvSummary
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 from baton.kv.stream import StagingPool
-from baton.kv_transport.fast_channel import FastChannel
+from baton.kv_transport.fast_channel import FastChannel, FastStream, _cancel_made
 from baton.kv_transport.kv_services import FastServer, ReceivedRequest
 from baton.security import tls
 from baton.security.tls import TlsIdentity, secured_by
@@ -118,5 +119,45 @@ def test_a_channel_that_is_closed_says_so() -> None:
         channel.close()
         with pytest.raises(UnavailableError, match="closed"):
             await channel.prefill(PrefillRequest(request_id="r"))
+
+    asyncio.run(run())
+
+
+def test_a_call_that_failed_after_its_asker_had_gone_is_nobodys_error(caplog: pytest.LogCaptureFixture) -> None:
+    """One that was made is cancelled then: its node would go on computing."""
+    cancelled: list[str] = []
+
+    class Made:
+        def cancel(self) -> None:
+            cancelled.append("made")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        failed, given_up, made = (loop.create_future() for _ in range(3))
+        for making in (failed, given_up, made):
+            making.add_done_callback(_cancel_made)
+        failed.set_exception(UnavailableError("no route"))
+        given_up.cancel()
+        made.set_result(Made())
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+    assert cancelled == ["made"]
+    assert not caplog.messages
+
+
+def test_what_comes_after_the_end_of_a_stream_is_not_kept() -> None:
+    """Its messages are in memory that others need; those that waited are gone, too."""
+
+    async def run() -> None:
+        stream = FastStream(StagingPool(1 << 20), lambda: False)
+        summary = PrefillResponse(summary=KvSummary(frame_count=1)).SerializeToString()
+        for is_over in (False, True):
+            stream.message(memoryview(summary))
+            await asyncio.sleep(0)
+            assert len(stream._items) == (not is_over)
+            stream.close()
+            assert not stream._items
 
     asyncio.run(run())

@@ -16,6 +16,7 @@ from baton.security.authority import (
     create_authority,
     create_key,
     renew_deployment,
+    renewal_seconds,
     valid_period,
 )
 from baton.security.join_token import read_secret
@@ -118,3 +119,14 @@ def test_an_authority_whose_files_are_missing_is_named(tmp_path: Path) -> None:
     """Which of them it was is in the message."""
     with pytest.raises(ConfigurationError, match=r"gone\.crt"):
         Authority.read(tmp_path / "gone.crt", tmp_path / "gone.key")
+
+
+def test_a_certificate_is_renewed_after_two_thirds_of_its_life() -> None:
+    """A third is left for an authority that is away; of one that is over, at once."""
+    authority = create_authority(NOW, timedelta(days=100))
+    signed = _sign(authority, certificate_request(create_key(), "mac-1"))
+    begin, end = valid_period(signed)
+
+    assert renewal_seconds(signed, begin) == pytest.approx((end - begin).total_seconds() * 2 / 3)
+    assert renewal_seconds(signed, begin + (end - begin) / 2) == pytest.approx((end - begin).total_seconds() / 6)
+    assert renewal_seconds(signed, end) == 0.0

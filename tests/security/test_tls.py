@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -245,3 +247,38 @@ def test_a_machine_without_a_cluster_opens_once_it_has_an_address(
 
     assert asyncio.run(run()) == "192.0.2.7"
     assert TlsIdentity(who.cert_file, who.key_file, who.ca_file, "baton").lan_host() == ""
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
+    """Return whether both sides take each other, without a network."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        server.wrap_bio(there, back, server_side=True),
+        client.wrap_bio(back, there, server_hostname="baton"),
+    ]
+    for _ in range(8):
+        for side in sides:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                try:
+                    side.do_handshake()
+                    side.read(1)  # a client learns of a refusal behind its own part
+                except ssl.SSLError as error:
+                    if not isinstance(error, ssl.SSLWantReadError):
+                        return False
+                    raise
+    return True
+
+
+@pytest.mark.parametrize("who", ["a member", "nobody", "a stranger"])
+def test_a_server_on_sockets_demands_a_certificate_of_the_deployment(tmp_path: Path, who: str) -> None:
+    """Before a byte of a request is read."""
+    authority = trustme.CA()
+    own = identity(tmp_path / "own", authority)
+    client = identity(tmp_path / "client", authority if who == "a member" else trustme.CA())
+    context = client.client_context()
+    if who != "a member":
+        if who == "nobody":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(own.ca_file)
+
+    assert shake_hands(own.server_context(), context) is (who == "a member")

@@ -273,6 +273,28 @@ def test_no_damage_makes_a_wrong_token(damage: Damage, reason: str, monkeypatch:
     with_neighbour(client, damage=damage, timeouts=patience)
 
 
+@pytest.mark.parametrize("num_blocks", [-1, NUM_BLOCKS + 1, 2**31 - 1])
+def test_of_a_node_that_promises_other_blocks_than_were_asked_for_nothing_is_taken(num_blocks: int) -> None:
+    """What it sends beyond them would land in blocks of others."""
+
+    async def lying(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("layout"):
+                response.block_count = num_blocks  # type: ignore[attr-defined]
+            yield response
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        await neighbour.warm(PROMPT)
+
+        answer = await generate(pair, pulling_request(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert list(answer.summary.kv_break_reasons) == ["KV_STREAM_BROKEN"]
+        assert answer.summary.pulled_token_count == 0
+
+    with_neighbour(client, damage=lying, timeouts=PATIENT)
+
+
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [

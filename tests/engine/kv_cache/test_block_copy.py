@@ -15,8 +15,9 @@ from baton.engine.kv_cache.block_copy import (
     write_blocks,
 )
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import BlockKv, BlockSwaps, SwapOut
+from baton.engine.kv_cache.offload import BlockKv, BlockSwaps, SwapIn, SwapOut
 from baton.engine.runners.base import Span
+from baton.engine.sequence import Sequence
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
@@ -84,3 +85,16 @@ def test_the_cache_is_saved_to_the_last_moment(left_seconds: float, num_saved: i
 
     assert len(disk.saved) == num_saved
     assert disk.waits == [left_seconds] * num_saved
+
+
+def test_copies_both_ways_count() -> None:
+    """By their number and time the node learns how fast copies are."""
+    runner = mock_runner()
+    store = HostBlockStore[BlockKv](8 * BLOCK_BYTES, BLOCK_BYTES)
+    contents = read_blocks(runner, [5, 6, 7])
+    sequence = cast(Sequence, None)  # whose they are is of no interest
+    outs = [SwapOut(BlockId(index), BlockHash(bytes([index]) * 16)) for index in range(2)]
+    swaps = BlockSwaps(outs, [SwapIn(sequence, [1, 2, 3], 0, contents), SwapIn(sequence, [4], 0, contents[:1])])
+
+    assert swap_blocks(runner, swaps, store) == 2 + 4
+    assert store.num_blocks == 2

@@ -216,3 +216,21 @@ def test_states_have_a_quarter_of_what_a_pool_may_have(memory: DeviceMemory, sta
     model = replace(MODEL, shape=replace(SHAPE, state_bytes=state_bytes))
 
     assert choose_pool_size(None, memory, model, DEFAULT_BOUNDS).num_state_slots == expected
+
+
+def test_what_states_take_is_not_there_for_blocks() -> None:
+    """All slots of it, on a device as in main memory."""
+    for memory in (GPU, CPU):
+        model = replace(MODEL, shape=replace(SHAPE, state_bytes=GB // 8))
+        chosen, without = (choose_pool_size(None, memory, each, DEFAULT_BOUNDS) for each in (model, MODEL))
+        taken_bytes = chosen.num_state_slots * GB // 8
+        with pytest.raises(ConfigurationError, match="would, auto takes") as refusal:
+            choose_pool_size(10**9, memory, model, DEFAULT_BOUNDS)
+
+        assert taken_bytes > GB
+        assert chosen.num_blocks <= without.num_blocks
+        num_fitting = int(str(refusal.value).split(" would")[0].rpartition("; ")[2])
+        with pytest.raises(ConfigurationError) as refusal_without:
+            choose_pool_size(10**9, memory, MODEL, DEFAULT_BOUNDS)
+        num_fitting_without = int(str(refusal_without.value).split(" would")[0].rpartition("; ")[2])
+        assert num_fitting_without - num_fitting == pytest.approx(taken_bytes / MODEL.block_bytes, abs=1)

@@ -103,3 +103,19 @@ def test_a_short_newcomer_has_room_beside_a_long_prompt_where_one_place_is_left(
         (long, 18),
         (short, 2),
     ]
+
+
+def test_nothing_is_kept_for_a_newcomer_that_gets_no_place() -> None:
+    """The batch is full: what the pass can hold is the long prompt's."""
+    stepper = Stepper(num_blocks=64, max_batch_size=2, max_step_tokens=16)
+    sequences = [stepper.add(request_of(prompt_of(100, seed), f"r{seed}")) for seed in (1, 2)]
+    stepper.step()
+    newcomer = stepper.add(request_of(prompt_of(4, seed=3), "newcomer"))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert not newcomer.is_admitted
+    assert step.num_tokens == 16
+    for sequence in (*sequences, newcomer):
+        stepper.scheduler.finish(sequence)
