@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from baton.agent.machine_lock import running_agent
 from baton.agent.membership import Membership
+from baton.agent.running_agent import running_agent
 from baton.cli import joining
 from baton.cli.app import make_app
 from baton.errors import ConfigurationError, UnavailableError
@@ -59,7 +59,7 @@ def test_a_machine_goes_on_without_a_code(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Key, certificate and answer are gone; the measurement of the machine stays."""
+    """Key, certificate and answer are gone; other files of the folder stay."""
     monkeypatch.setenv("HOME", str(tmp_path))
     membership = member(tmp_path)
     (tmp_path / "profile.json").touch()

@@ -18,7 +18,6 @@ from house.repository import PACKAGE, sources_of
 _ENGINE = PACKAGE / "engine" / "runners" / "torch"
 _OWN_DEVICE = {
     "loader.py": "checks that the device of its options is there",
-    "yardstick.py": "measures the device",
     "cuda_graph/capture.py": "captures CUDA graphs, where the operations can be captured",
     "tensor_parallel/ranks.py": "meets other ranks by the library of their devices",
 }

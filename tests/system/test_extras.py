@@ -136,7 +136,7 @@ _ANSWERS = (
     Cell("cuda", "decode", "torch"),
     Cell("mlx", "decode", "mlx"),
 )
-_COMMANDS = ("--help", "--version", "doctor --help", "profile --help", "up --help", "bench --help")
+_COMMANDS = ("--help", "--version", "doctor --help", "up --help", "bench --help")
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_a_machine_joins_with_the_extra_agent_alone(environments: Environments, 
     )
     agent_flags = (
         *(f"--join-token={token}", f"--join-address=127.0.0.1:{ports['join']}", f"--state-dir={state}"),
-        *(f"--port={ports['agent']}", f"--worker-port={ports['worker']}", "--no-profile-machine"),
+        *(f"--port={ports['agent']}", f"--worker-port={ports['worker']}"),
     )
 
     with ExitStack() as stack:

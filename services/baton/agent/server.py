@@ -10,20 +10,18 @@ import shlex
 import socket
 import sys
 from argparse import ArgumentParser
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
 
-from baton.agent.child import Child, ChildSpec, describe_exit
+from baton.agent.child import ChildSpec
 from baton.agent.health import HealthWatch, is_serving
-from baton.agent.machine_lock import machine_used_for, running_agent
 from baton.agent.machine_sleep import LogindEvents, SleepHandler, SleepWatch
 from baton.agent.model_workers import DRAIN_SECONDS, ModelWorkers, StartedWorker, slug_of
+from baton.agent.running_agent import running_agent
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
-from baton.errors import UnavailableError
 from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.access import OWN, current_caller
@@ -40,9 +38,6 @@ _CHECK_TIMEOUT_SECONDS = 2.0
 _MAX_FAILED_CHECKS = 3
 """In a row, of a worker that was healthy; it is started again then."""
 _DRAIN_SECONDS = 1.0
-_LOCK_PAUSE_SECONDS = 0.5
-PROFILE_NAME = "profile.json"
-"""File of the machine's profile in the state folder."""
 
 _STATES = {
     SupervisedState.STARTING: agent_service_pb2.WORKER_STATE_STARTING,
@@ -135,13 +130,6 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
         joining.cancel()
         return
     joined = joining.result()
-    if settings.profile_machine and not (settings.state_folder / PROFILE_NAME).exists():
-        profiling = asyncio.ensure_future(_profile(settings))
-        await asyncio.wait((stop, profiling), return_when=asyncio.FIRST_COMPLETED)
-        if not profiling.done():
-            profiling.cancel()
-            await asyncio.wait((profiling,))
-            return
     with secured_by(joiner.identity):
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(joiner.renew(joined.certificate))
@@ -197,26 +185,6 @@ def _show(_name: str, line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - a worker's own log lines
 
 
-async def _profile(settings: AgentSettings) -> None:
-    """Measure the machine in a process of its own, which gives all its memory back; a failure is logged, no more."""
-    arguments = (sys.executable, "-m", "baton.cli", "profile", f"--state-dir={settings.state_folder}", "--json")
-    status = await Child(ChildSpec("profile", arguments), lambda _name, _line: None).run()
-    log.info("machine_profiled how=%s", describe_exit(status).replace(" ", "_"))
-
-
-@asynccontextmanager
-async def _serving(settings: AgentSettings) -> AsyncIterator[None]:
-    """Hold the machine for serving; where it is being measured, that ends first. Without a folder nobody measures."""
-    with ExitStack() as stack:
-        while settings.is_joining or settings.state_folder.exists():
-            try:
-                stack.enter_context(machine_used_for("serving", settings.state_folder))
-                break
-            except UnavailableError:
-                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
-        yield
-
-
 async def _supervise(
     settings: AgentSettings, command: Sequence[str], environment: Mapping[str, str], stop: asyncio.Future[None]
 ) -> None:
@@ -242,7 +210,7 @@ async def _supervise(
     server.add(WEIGHT_SERVICE_NAME, WeightServicer({}, pace).register)
     await server.start()
     try:
-        async with asyncio.TaskGroup() as group, _serving(settings):
+        async with asyncio.TaskGroup() as group:
             works = [supervisor.run(), watch.run(), SleepWatch(rest.after_gap).run()]
             if sys.platform == "linux":
                 works.append(LogindEvents(rest.before_sleep, rest.after_wake).run())

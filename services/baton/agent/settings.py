@@ -56,6 +56,7 @@ class MembershipSettings(ServiceSettings):
     """How this machine joins a deployment."""
 
     group: ClassVar[str] = "Joining"
+    dropped: ClassVar[Mapping[str, str]] = {"profile_machine": "workers measure what they need before they serve"}
 
     join_token: SecretStr = SecretStr("")
     """Token by which this machine joins a deployment; empty: it joins none, and `worker_role` says what runs."""
@@ -64,9 +65,7 @@ class MembershipSettings(ServiceSettings):
     join_address: str = ""
     """host:port of the router's join service, of several with commas; empty: found by multicast DNS on the network."""
     state_dir: Path = DEFAULT_STATE_DIR
-    """Folder for this machine's key, certificate and profile."""
-    profile_machine: bool = True
-    """Whether a machine that joins is measured first, if it has no profile yet (`baton profile` prints it)."""
+    """Folder for this machine's key and certificate."""
 
     @property
     def is_joining(self) -> bool:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
-
-from pydantic import TypeAdapter
 
 from baton.capacity.cost import ModelShape, NodeProfile
 
@@ -77,59 +73,3 @@ def step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan
     num_context_tokens = sum(span.context_tokens for span in spans)
     num_bytes = shape.weight_bytes + num_context_tokens * shape.kv_bytes_per_token
     return max(flop / profile.decode_flops, num_bytes / profile.decode_bytes_per_second)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRate:
-    """A rate measured several times."""
-
-    median: float
-    """Per second, above 0."""
-    spread: float
-    """Distance of the quartiles / median, 0 or more."""
-    num_runs: int
-    """Runs, or rounds of which the quickest run counts, 2 or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineProfile:
-    """One machine's figures."""
-
-    machine: str
-    device: str
-    engine: str
-    measured_at: str
-    """ISO 8601, UTC."""
-    matmul_flops: Mapping[str, MeasuredRate]
-    """FLOP/s of a square product, by number format."""
-    memory_read_bytes_per_second: MeasuredRate
-    """Bytes read by a sum over more than caches hold."""
-    memory_copy_bytes_per_second: MeasuredRate
-    """Bytes read and written by a copy, both counted."""
-    disk_read_bytes_per_second: MeasuredRate
-    """Sequential, past the page cache where the system allows it."""
-    disk_write_bytes_per_second: MeasuredRate
-    """Sequential, to the medium (fsync)."""
-    memory_bytes: int
-    """Main memory, or the accelerator's own."""
-    usable_memory_bytes: int
-    """What of it could be given to a process at the time."""
-    free_disk_bytes: int
-    """Free where models and this profile are kept."""
-
-    def as_json(self) -> str:
-        """Return the profile as a document."""
-        return json.dumps(asdict(self), indent=1)
-
-
-def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
-    """Return the rate of runs that each did `work`; raise ValueError if there are not two, or one took no time."""
-    if len(seconds) < 2 or min(seconds) <= 0:
-        raise ValueError(f"need 2 runs or more that took time, got {seconds}")
-    low, median, high = statistics.quantiles([work / duration for duration in seconds], n=4, method="inclusive")
-    return MeasuredRate(median, (high - low) / median, len(seconds))
-
-
-def read_profile(text: str) -> MachineProfile:
-    """Return the profile of a document that `as_json` wrote; raise ValueError if it is none."""
-    return TypeAdapter(MachineProfile).validate_json(text)

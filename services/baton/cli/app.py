@@ -20,7 +20,6 @@ COMMANDS = (
     "chat",
     "plan",
     "explain",
-    "profile",
     "nodes",
     "doctor",
     "bench",

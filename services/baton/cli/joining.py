@@ -17,7 +17,7 @@ import psutil
 import typer
 from rich.console import Console
 
-from baton.agent.machine_lock import agent_process
+from baton.agent.running_agent import agent_process
 from baton.agent.settings import DEFAULT_STATE_DIR, AgentSettings, node_id_of
 from baton.cli.agent import installed_service, write_service
 from baton.cli.cluster.router_call import DEFAULT_ROUTER, RouterOption, call_router
@@ -44,7 +44,7 @@ _WorkerArguments = Annotated[str, typer.Option(help="Further flags of `baton ser
 _IsInstalled = Annotated[
     bool, typer.Option("--install", help="Have systemd or launchd run it from now on, at every start.")
 ]
-_StateDir = Annotated[Path, typer.Option(help="Folder for this machine's key, certificate and profile.")]
+_StateDir = Annotated[Path, typer.Option(help="Folder for this machine's key and certificate.")]
 
 
 def invite(

@@ -210,7 +210,7 @@ class Deployment:
     def _agent(self, node_id: str, host: str, token: str, *, port: int = 18960) -> tuple[str, ...]:
         state = self._folder / f"state-{node_id}"
         own = (f"--host={host}", f"--worker-port={port}", f"--port={port + 2}", f"--worker-node-id={node_id}")
-        return ("agent", f"--join-token={token}", *own, f"--state-dir={state}", "--no-profile-machine")
+        return ("agent", f"--join-token={token}", *own, f"--state-dir={state}")
 
     def _common(self) -> str:
         sizes = "num_threads = 1\nnum_blocks = 512\ndrain_seconds = 1.0"

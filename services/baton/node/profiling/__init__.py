@@ -1,1 +1,1 @@
-"""What is measured before a node serves: its speed, its wire formats, its machine."""
+"""What is measured before a node serves: its speed and its wire formats."""
