@@ -22,7 +22,7 @@ from baton.capacity.snapshot import (
     TermSpread,
     TierRates,
 )
-from bench.microbench.placement.loaded_router import random_load, random_profile
+from capacity.microbench.loaded_router import random_load, random_profile
 
 MAX_NODES = 12
 POLICIES: tuple[PrefillPolicy, ...] = ("cheapest", "local", "remote")

@@ -13,7 +13,7 @@ from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.search import pricing
 from baton.capacity.search.placement_search import NUM_ALTERNATIVES, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
-from bench.microbench.placement.loaded_router import LoadedRouter, random_load, random_profile
+from capacity.microbench.loaded_router import LoadedRouter, random_load, random_profile
 from capacity.random_clusters import random_cluster
 from capacity.samples import node
 

@@ -38,7 +38,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
         ),
-        "placement": Benchmark("microbench.placement", "What a decision costs the router's thread, by nodes."),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
         ),

@@ -1,7 +1,7 @@
-"""What a decision costs the router's thread, by nodes; tests/capacity asserts that it is the reference's.
+"""What a decision costs the router's thread, by nodes; the tests beside it assert that it is the reference's.
 
-Run as `baton bench placement --nodes 2 16 64 128 1000 --out bench/results/placement.json`. METHODOLOGY.md defines the
-numbers.
+Run as `PYTHONPATH=tests python -m capacity.microbench --nodes 2 16 64 128 1000 --out bench/results/placement.json`.
+bench/METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.microbench.placement.loaded_router import LoadedRouter
 from bench.results_file import describe_machine, write_results
+from capacity.microbench.loaded_router import LoadedRouter
 
 FORMAT = "baton-bench-placement/1"
 NUM_WARM_UP = 200
@@ -75,7 +75,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(prog="baton bench placement", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m capacity.microbench", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 16, 64, 128, 1000])
     parser.add_argument("--decisions", type=int, default=1000, help="per cluster")
     parser.add_argument("--seed", type=int, default=0)
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Console(width=110).print(table_of(rows))
     if options.out:
         nodes = " ".join(map(str, options.nodes))
-        command = f"baton bench placement --nodes {nodes} --decisions {options.decisions}"
+        command = f"PYTHONPATH=tests python -m capacity.microbench --nodes {nodes} --decisions {options.decisions}"
         head: dict[str, object] = {"format": FORMAT, "machine": describe_machine(), "command": command}
         write_results(options.out, head | {"seed": options.seed, "rows": [_rounded(row) for row in rows]})
     return 0

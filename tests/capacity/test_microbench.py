@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.microbench.placement import __main__ as microbench
-from bench.microbench.placement.__main__ import Row
+from capacity.microbench import __main__ as microbench
+from capacity.microbench.__main__ import Row
 
 
 def test_decisions_reports_and_the_reference_are_timed() -> None:

@@ -74,7 +74,7 @@ class LoadedRouter:
         for node in self._nodes:
             self._report(node)
 
-    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:  # noqa: ARG002 - the protocol's signature
+    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:
         """Return what a few nodes hold of the request's prompt, as the cache index would."""
         return self._held
 

@@ -1,1 +1,0 @@
-"""What a decision of the router costs its thread."""
