@@ -107,7 +107,6 @@ MISTAKES = (
     Mistake("nodes --router 127.0.0.1:{port}", "is `baton up` running there?", 1),
     Mistake("nodes --router {gateway_host}", "the REST API is there; the router's port is another", 1),
     Mistake("nodes --router here", "expected host:port", 1),
-    Mistake("plan --cached 8000", "expected NODE=TOKENS, as in decode-1=8000, got '8000'"),
     Mistake("agent install --dry-run --jion-token x", "unknown flag --jion-token; did you mean --join-token?"),
     Mistake("authority create {tmp}", "{tmp} is not empty: its files would be replaced"),
     Mistake("authority token {tmp}", "authority: "),

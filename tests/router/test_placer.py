@@ -10,7 +10,7 @@ import pytest
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
-from baton.internal.v1.router_service_pb2 import PlaceRequest
+from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.hashing import HeldPrefix
 from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
@@ -33,16 +33,34 @@ class Known:
         return {"mac": self._held}
 
 
-def placed(held: HeldPrefix, *, is_busy: bool) -> Candidate:
-    """Return where a request goes of whose 8,192 tokens "mac", one of two equal nodes, has some."""
+def answered(held: HeldPrefix, *, is_busy: bool) -> PlaceResponse:
+    """Return the answer to a request of whose 8,192 tokens "mac", one of two equal nodes, has some."""
     state = RouterState(Clock(), StateLimits())
     mac, _mini = state.register(MAC), state.register(replace(MAC, node_id="a-mini"))
     state.report(mac, replace(FULL if is_busy else IDLE, tier_rates=RATES))
     request = PlaceRequest(
         request_id="r", model_id=MODEL, prompt_token_count=8192, max_token_count=32, block_hashes=b"x" * 16
     )
-    response = asyncio.run(Placer(state, Known(held)).place(request))
-    return candidate_from_proto(response.candidates[0])
+    return asyncio.run(Placer(state, Known(held)).place(request))
+
+
+def placed(held: HeldPrefix, *, is_busy: bool) -> Candidate:
+    """Return where it goes."""
+    return candidate_from_proto(answered(held, is_busy=is_busy).candidates[0])
+
+
+def test_a_placement_names_whose_cache_to_pull_from() -> None:
+    """How many blocks and, by its estimate, what waiting for them adds; the idle holder is chosen itself."""
+    pulled = answered(HeldPrefix(500), is_busy=True).placement
+
+    assert (pulled.decode_node_id, pulled.prefill_node_id) == ("a-mini", "")
+    assert (pulled.prefix_pull.node_id, pulled.prefix_pull.block_count) == ("mac", 500)
+    assert pulled.prefix_pull.layers_per_frame >= 1
+    assert pulled.estimate.start_seconds == pytest.approx(
+        pulled.estimate.pull_seconds + pulled.estimate.prefill_seconds
+    )
+    idle = answered(HeldPrefix(500), is_busy=False).placement
+    assert (idle.decode_node_id, idle.HasField("prefix_pull")) == ("mac", False)
 
 
 @pytest.mark.parametrize("held", [HeldPrefix(500), HeldPrefix(0, 500, 500, 0), HeldPrefix(100, 400, 450, 50)])

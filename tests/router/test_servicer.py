@@ -240,56 +240,6 @@ def test_workers_are_told_of_each_other_and_placed_in_both_parts() -> None:
     with_router(client)
 
 
-def test_a_placement_names_whose_cache_to_pull_from() -> None:
-    """Where that is cheaper than the holder's queue and than computing; the plan says how much would travel."""
-
-    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
-        _mac = await register(stub, MAC)
-        _mini = await register(stub, replace(MAC, node_id="mini"))
-        held = messages.AssumedPrefix(node_id="mac", token_count=8000)
-        request = place_request(excluded_node_ids=[], is_dry_run=True, assumed_prefixes=[held])
-
-        idle = await stub.Place(request, timeout=20)
-        candidate = next(each for each in idle.candidates if each.pull_node_id)
-
-        assert (idle.placement.decode_node_id, idle.placement.HasField("prefix_pull")) == ("mac", False)
-        assert (candidate.decode_node_id, candidate.pull_node_id, candidate.pulled_token_count) == ("mini", "mac", 8000)
-        assert candidate.estimate.start_seconds == pytest.approx(
-            candidate.estimate.pull_seconds + candidate.estimate.prefill_seconds
-        )
-        for _ in range(2):  # what is placed on the holder makes it busy
-            await stub.Place(place_request(pins=[messages.PlacementPin(decode_node_id="mac")]), timeout=20)
-        busy = (await stub.Place(request, timeout=20)).placement
-        assert (busy.decode_node_id, busy.prefill_node_id) == ("mini", "")
-        assert (busy.prefix_pull.node_id, busy.prefix_pull.block_count) == ("mac", 500)
-        assert busy.prefix_pull.layers_per_frame >= 1
-
-    with_router(client)
-
-
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"assumed_prefixes": [messages.AssumedPrefix(node_id="mac", token_count=16)]}, "assumed_prefixes"),
-        (
-            {"is_dry_run": True, "assumed_prefixes": [messages.AssumedPrefix(node_id="mac")]},
-            "assumed_prefixes[0].token_count",
-        ),
-    ],
-)
-def test_prefixes_are_assumed_for_plans_alone(changed: dict[str, Any], field: str) -> None:
-    """A placement that is carried out counts on what the cache index says."""
-
-    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Place(place_request(**changed), timeout=20)
-        info = error_info(caught.value)
-        assert info is not None
-        assert info.metadata["field"] == field
-
-    with_router(client)
-
-
 def test_a_process_that_takes_a_free_name_ends_the_old_stream() -> None:
     """The old process is told NODE_SUPERSEDED; the new one is a peer under its epoch."""
 

@@ -26,10 +26,6 @@ def command(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 1024,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
     model: Annotated[str, typer.Option(help="Served name; default: that of the first node.")] = "",
-    cached: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE=TOKENS", help="What a node is taken to have cached of the prompt; may be repeated."),
-    ] = None,
     is_cluster: Annotated[
         bool, typer.Option("--nodes", help="Which machines should hold which models, and what each does for it.")
     ] = False,
@@ -38,7 +34,6 @@ def command(
 
     With --nodes: what the router that leads plans for the models that are wanted (`baton models load`), and why.
     """
-    assumed_prefixes = [_assumed(text) for text in cached or ()]
     if is_cluster:
         print("\n".join(listed(router).plan))
         return
@@ -49,26 +44,18 @@ def command(
         prompt_token_count=prompt_tokens,
         max_token_count=max_tokens,
         is_dry_run=True,
-        assumed_prefixes=assumed_prefixes,
     )
     answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
     console = make_console()
     candidates = [candidate_from_proto(item) for item in answer.candidates]
     print_table(console, plan_table(candidates))
     console.print(
-        f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, "
-        f"{', '.join(cached or ['nothing'])} cached. Total = start + decode + imposed.",
+        f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, nothing cached. "
+        "Total = start + decode + imposed.",
         highlight=False,
     )
     for line in wire_lines(candidates):
         console.print(line, highlight=False)
-
-
-def _assumed(text: str) -> router_service_pb2.AssumedPrefix:
-    node_id, _, count = text.partition("=")
-    if not node_id or not count.isdecimal() or int(count) < 1:
-        raise typer.BadParameter(f"expected NODE=TOKENS, as in decode-1=8000, got {text!r}", param_hint="--cached")
-    return router_service_pb2.AssumedPrefix(node_id=node_id, token_count=int(count))
 
 
 def wire_lines(candidates: Sequence[Candidate]) -> list[str]:

@@ -138,7 +138,7 @@ class Placer:
         request, adapter, asker = placement_request(message), adapter_of(message), asker_of(message)
         if all(not node.description.can_decode for node in self._state.nodes.of_model(message.model_id)):
             raise NotFoundError(f"no decode node serves the model {message.model_id!r}")
-        if not (message.bypass_prefix_cache or request.cached_tokens):
+        if not message.bypass_prefix_cache:
             request = self._with_prefixes(request, await self._lookup.held_prefixes(message.block_hashes))
         is_searched = not message.is_dry_run and self._policy != "round-robin"
         snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request), are_kept=is_searched)

@@ -162,12 +162,6 @@ def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequ
             raise InvalidFieldError(name, f"must be at least 1, got {getattr(message, name)}")
     if len(message.block_hashes) % HASH_BYTES:
         raise InvalidFieldError("block_hashes", f"{len(message.block_hashes)} bytes are no whole number of hashes")
-    if message.assumed_prefixes and not message.is_dry_run:
-        raise InvalidFieldError("assumed_prefixes", "expected none but in a dry run")
-    for index, prefix in enumerate(message.assumed_prefixes):
-        if prefix.token_count < 1:
-            field = f"assumed_prefixes[{index}].token_count"
-            raise InvalidFieldError(field, f"must be at least 1, got {prefix.token_count}")
     if len(message.session) > MAX_SESSION_BYTES:
         raise InvalidFieldError("session", f"expected at most {MAX_SESSION_BYTES} bytes, got {len(message.session)}")
     if len(message.pins) > MAX_PINS:
@@ -175,7 +169,6 @@ def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequ
     return PlacementRequest(
         num_prompt_tokens=message.prompt_token_count,
         max_tokens=message.max_token_count,
-        cached_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
         excluded_node_ids=frozenset(message.excluded_node_ids),
         pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
         needs_local_prefill=message.needs_local_prefill,

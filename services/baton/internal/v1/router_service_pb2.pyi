@@ -65,7 +65,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session", "salt_digest", "tenant_weight")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted", "session", "salt_digest", "tenant_weight")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -76,7 +76,6 @@ class PlaceRequest(_message.Message):
     IS_DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
-    ASSUMED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TTFT_OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -95,7 +94,6 @@ class PlaceRequest(_message.Message):
     is_dry_run: bool
     pins: _containers.RepeatedCompositeFieldContainer[PlacementPin]
     needs_local_prefill: bool
-    assumed_prefixes: _containers.RepeatedCompositeFieldContainer[AssumedPrefix]
     adapter: _node_pb2.Adapter
     tenant: str
     ttft_objective: _duration_pb2.Duration
@@ -104,15 +102,7 @@ class PlaceRequest(_message.Message):
     session: bytes
     salt_digest: bytes
     tenant_weight: int
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ..., salt_digest: _Optional[bytes] = ..., tenant_weight: _Optional[int] = ...) -> None: ...
-
-class AssumedPrefix(_message.Message):
-    __slots__ = ("node_id", "token_count")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
-    node_id: str
-    token_count: int
-    def __init__(self, node_id: _Optional[str] = ..., token_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ..., session: _Optional[bytes] = ..., salt_digest: _Optional[bytes] = ..., tenant_weight: _Optional[int] = ...) -> None: ...
 
 class PlacementPin(_message.Message):
     __slots__ = ("decode_node_id", "prefill_node_id")
