@@ -6,10 +6,16 @@ import pytest
 
 from baton.errors import ConfigurationError
 from baton.text.output_format import NONE, OutputFormat, detect_output_format
-from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning
+from baton.text.output_parser import OutputParser
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, Reasoning, joined
 from baton.text.tools import Tool
 
 NOW = Tool("now", {"type": "object"})
+
+
+def read(parser: OutputParser, text: str) -> list[OutputPart]:
+    """Return what a whole text is read as."""
+    return joined([*parser.push(text), *parser.finish()])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,9 @@ def test_reasoning_comes_before_calls() -> None:
     parser = OutputFormat("hermes", "think").parser([NOW])
 
     assert parser is not None
-    assert parser.read('<think>a <tool_call> b</think>\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>') == [
+    assert read(
+        parser, '<think>a <tool_call> b</think>\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    ) == [
         Reasoning("a <tool_call> b"),
         CallStart(0, "now"),
         CallArguments(0, "{}"),
@@ -67,7 +75,7 @@ def test_without_tools_calls_are_content() -> None:
     parser = OutputFormat("hermes", "think").parser([])
 
     assert parser is not None
-    assert parser.read("<tool_call>") == [Content("<tool_call>")]
+    assert read(parser, "<tool_call>") == [Content("<tool_call>")]
     assert OutputFormat("hermes", "").parser([]) is None
 
 
@@ -77,7 +85,7 @@ def test_calls_after_the_first_can_be_left_out() -> None:
 
     assert parser is not None
     text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>' * 2
-    assert parser.read(text) == [CallStart(0, "now"), CallArguments(0, "{}"), CallEnd(0)]
+    assert read(parser, text) == [CallStart(0, "now"), CallArguments(0, "{}"), CallEnd(0)]
 
 
 @pytest.mark.parametrize(

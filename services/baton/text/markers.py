@@ -58,11 +58,6 @@ class StopScanner:
         self._stops = tuple(dict.fromkeys(stops))
         self._held = ""
 
-    @property
-    def held(self) -> str:
-        """Return the text that is held back."""
-        return self._held
-
     def push(self, text: str) -> Scan:
         """Take the next part; return what can be shown. After a stop string nothing more may be pushed."""
         if not self._stops:

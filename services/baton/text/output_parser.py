@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, Reasoning, joined
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, Reasoning
 from baton.text.reasoning_parser import ReasoningParser, ReasoningSplit
 from baton.text.tool_calls.parser import ToolParser
 
@@ -27,10 +27,6 @@ class OutputParser:
         """Return what was held back; no more text comes."""
         split = self._reasoning.finish() if self._reasoning is not None else ReasoningSplit("", "")
         return self._parts(split, is_last=True)
-
-    def read(self, text: str) -> list[OutputPart]:
-        """Return the parts of a whole answer."""
-        return joined([*self.push(text), *self.finish()])
 
     def _parts(self, split: ReasoningSplit, *, is_last: bool) -> list[OutputPart]:
         parts: list[OutputPart] = [Reasoning(split.reasoning)] if split.reasoning else []

@@ -14,7 +14,7 @@ import llguidance.hf
 import pytest
 
 from baton.text.output_format import TOOL_PARSERS, OutputFormat
-from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning, joined
 from baton.text.reasoning_parser import ReasoningMarkers, as_grammar_rule
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
@@ -223,7 +223,7 @@ def test_a_model_that_reasons_may_do_so_before_it_is_made_to_call(has_special: b
     assert not allows("hm</think>\n\nno", is_in_reasoning=True)
     parser = OutputFormat("hermes", "think").parser((NOW,), is_in_reasoning=True)
     assert parser is not None
-    assert parser.read(f"hm</think>\n\n{call}") == [
+    assert joined([*parser.push(f"hm</think>\n\n{call}"), *parser.finish()]) == [
         Reasoning("hm"),
         CallStart(0, "now"),
         CallArguments(0, "{}"),

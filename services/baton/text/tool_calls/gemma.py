@@ -33,9 +33,7 @@ class GemmaParser(MarkedParser):
         if call is None or arguments is None:
             return self._give_up()
         self._take(len(self._buffer) if end < 0 else end + len(_END))
-        self._start_call(call[1])
-        self._add_arguments(arguments)
-        self._end_call()
+        self._add_call(call[1], arguments)
         return self._read_text
 
 

@@ -38,6 +38,9 @@ class JsonCallParser(MarkedParser):
         self._num_scanned = 0
         """Characters of the buffer that the scanner has seen, while an object is held."""
 
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
+        return self._read_space
+
     @abstractmethod
     def _after_call(self) -> State | None:
         """Read what may follow a call."""
@@ -85,9 +88,7 @@ class JsonCallParser(MarkedParser):
         if call is None or not self._is_known(call[0]):
             return self._give_up()
         self._take(length)
-        self._start_call(call[0])
-        self._add_arguments(call[1])
-        self._end_call()
+        self._add_call(*call)
         return self._after_call
 
     def _stream_call(self, name: str) -> State:
@@ -145,9 +146,6 @@ class HermesParser(JsonCallParser):
 
     MARKERS = ("<tool_call>",)
     CLOSE = "</tool_call>"
-
-    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
-        return self._read_space
 
     def _after_call(self) -> State | None:
         return None if self._expect(self.CLOSE) is None else self._read_text

@@ -15,16 +15,7 @@ class LlamaJsonParser(JsonCallParser):
     MARKERS = ("<|python_tag|>",)
 
     def _begin(self) -> State | None:
-        stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._read_text if self._is_ended else None
-        if stripped[0] != "{":
-            return self._read_text
-        self._opening = self._take(len(self._buffer) - len(stripped))
-        return self._read_call
-
-    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
-        return self._read_space
+        return self._begin_unmarked("{", self._read_call, is_dropped=False)
 
     def _is_known(self, name: str) -> bool:
         return name in self._tools

@@ -43,11 +43,4 @@ class MistralParser(JsonCallParser):
         return self._read_text if self._is_named else super()._read_tail()
 
     def _after_call(self) -> State | None:
-        if not self._is_list:
-            return self._read_text
-        has_more = self._expect(",")
-        if has_more:
-            self._opening = has_more
-            return self._read_space
-        ends = self._expect("]")
-        return None if has_more is None or ends is None else self._read_text
+        return self._after_listed(self._read_space) if self._is_list else self._read_text

@@ -80,6 +80,11 @@ class ToolParser(ABC):
     def _end_call(self) -> None:
         self._parts.append(CallEnd(self._num_calls - 1))
 
+    def _add_call(self, name: str, arguments: str) -> None:
+        self._start_call(name)
+        self._add_arguments(arguments)
+        self._end_call()
+
 
 class MarkedParser(ToolParser):
     """Parser of a format that opens its calls with markers in running text.
@@ -117,6 +122,25 @@ class MarkedParser(ToolParser):
         num_certain = length_before_partial_marker(self._buffer, self.MARKERS)
         self._add_content(self._take(len(self._buffer[:num_certain].rstrip())))
         return None
+
+    def _begin_unmarked(self, bracket: str, read_call: State, *, is_dropped: bool) -> State | None:
+        """Run the first state of a format whose calls may begin an answer, without a marker, by a bracket."""
+        stripped = self._buffer.lstrip()
+        if not stripped:
+            return self._read_text if self._is_ended else None
+        if stripped[0] != bracket:
+            return self._read_text
+        self._opening = self._take(len(self._buffer) - len(stripped) + is_dropped)
+        return read_call
+
+    def _after_listed(self, read_next: State, separator: str = ",", end: str = "]") -> State | None:
+        """Return what reads the next call of a list, or the text behind it; None until that is known."""
+        has_more = self._expect(separator)
+        if has_more:
+            self._opening = has_more
+            return read_next
+        ends = self._expect(end)
+        return None if has_more is None or ends is None else self._read_text
 
     @abstractmethod
     def _after_marker(self, marker: str) -> State:

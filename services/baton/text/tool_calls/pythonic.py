@@ -24,13 +24,7 @@ class PythonicParser(MarkedParser):
     MARKERS = ("<|python_start|>", "<|python_end|>")
 
     def _begin(self) -> State | None:
-        stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._read_text if self._is_ended else None
-        if stripped[0] != "[":
-            return self._read_text
-        self._opening = self._take(len(self._buffer) - len(stripped) + 1)
-        return self._read_name
+        return self._begin_unmarked("[", self._read_name, is_dropped=True)
 
     def _after_marker(self, marker: str) -> State:
         if marker == "<|python_end|>":
@@ -64,18 +58,11 @@ class PythonicParser(MarkedParser):
         if call is None:
             return self._give_up()
         self._take(length)
-        self._start_call(call[0])
-        self._add_arguments(call[1])
-        self._end_call()
+        self._add_call(*call)
         return self._after_call
 
     def _after_call(self) -> State | None:
-        has_more = self._expect(",")
-        if has_more:
-            self._opening = has_more
-            return self._read_name
-        ends = self._expect("]")
-        return None if has_more is None or ends is None else self._read_text
+        return self._after_listed(self._read_name)
 
 
 def _parse_call(text: str) -> tuple[str, str] | None:

@@ -138,12 +138,7 @@ class MiniMaxParser(QwenCoderParser):
     VALUE_ENDS = ("</parameter>",)
 
     def _after_function(self) -> State | None:
-        begins = self._expect(self.FUNCTION)
-        if begins:
-            self._opening = begins
-            return self._read_name
-        ends = self._expect("</minimax:tool_call>")
-        return None if begins is None or ends is None else self._read_text
+        return self._after_listed(self._read_name, self.FUNCTION, "</minimax:tool_call>")
 
 
 def _types(schema: Mapping[str, object], key: str) -> set[str]:
