@@ -53,13 +53,17 @@ class DiskBlockStore:
         write: Callable[[Path, bytes, BlockHash, Parts], None] = write_block,
     ) -> None:
         self.num_dropped_files = 0
+        """That turned out to be broken."""
         self.bytes_per_second = 0.0
+        """Rate at which blocks are read; 0: not known."""
         self._identity = identity
         self._write = write
         self._index = DiskIndex(folder, max_bytes, identity)
         self._lock = FolderLock(folder)
         self._changed = threading.Condition()
-        self._is_on = self._is_closing = False
+        self.is_on = False
+        """Whether blocks are written and read."""
+        self._is_closing = False
         self._writes: OrderedDict[BlockHash, Parts] = OrderedDict()
         self._num_queued_bytes = 0
         self._writing: BlockHash | None = None
@@ -69,18 +73,13 @@ class DiskBlockStore:
         self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
 
     @property
-    def is_on(self) -> bool:
-        """Return whether blocks are written and read."""
-        return self._is_on
-
-    @property
     def num_bytes(self) -> int:
         """Return the size of all files."""
         return self._index.num_bytes
 
     def __contains__(self, block_hash: object) -> bool:
         """Return whether a block is on the disk."""
-        return self._is_on and block_hash in self._index
+        return self.is_on and block_hash in self._index
 
     def start(self) -> None:
         """See what is on the disk, and begin; stay off, with a line in the log, if the folder cannot be used."""
@@ -90,7 +89,7 @@ class DiskBlockStore:
         except OSError as error:
             self._turn_off(error)
             return
-        self._is_on = True
+        self.is_on = True
         self._thread.start()
         log.info("kv_disk_opened folder=%s blocks=%d bytes=%d", self._index.folder, len(self._index), self.num_bytes)
 
@@ -103,7 +102,7 @@ class DiskBlockStore:
     def close(self, max_seconds: float = 5.0) -> None:
         """Write what is queued, as far as the time goes, and end."""
         if self._thread.is_alive():
-            self._wait(lambda: not self._writes or not self._is_on, max_seconds)
+            self._wait(lambda: not self._writes or not self.is_on, max_seconds)
             with self._changed:
                 self._is_closing = True
                 self._changed.notify_all()
@@ -114,7 +113,7 @@ class DiskBlockStore:
         """Let contents be written, if they are not there and the disk keeps up."""
         with self._changed:
             is_known = block_hash in self._index or block_hash in self._writes or block_hash == self._writing
-            if not self._is_on or is_known or self._num_queued_bytes >= MAX_QUEUED_BYTES:
+            if not self.is_on or is_known or self._num_queued_bytes >= MAX_QUEUED_BYTES:
                 return
             self._writes[block_hash] = parts
             self._num_queued_bytes += sum(map(len, parts))
@@ -122,7 +121,7 @@ class DiskBlockStore:
 
     def wait_for_room(self, max_seconds: float) -> bool:
         """Wait until contents can be put; return whether they can."""
-        return self._wait(lambda: self._num_queued_bytes < MAX_QUEUED_BYTES, max_seconds) and self._is_on
+        return self._wait(lambda: self._num_queued_bytes < MAX_QUEUED_BYTES, max_seconds) and self.is_on
 
     def wait_until_idle(self, max_seconds: float) -> bool:
         """Wait until everything asked for is done; return whether it is."""
@@ -131,7 +130,7 @@ class DiskBlockStore:
     def read(self, hashes: Sequence[BlockHash], on_read: Callable[[list[memoryview]], None]) -> None:
         """Read blocks, and hand over from the store's thread the contents of those before the first that fails."""
         with self._changed:
-            is_on = self._is_on and not self._is_closing
+            is_on = self.is_on and not self._is_closing
             if is_on:
                 self._reads.append(_Read(hashes, on_read))
                 self._changed.notify_all()
@@ -240,7 +239,7 @@ class DiskBlockStore:
 
     def _turn_off(self, error: Exception) -> None:
         with self._changed:
-            self._is_on = False
+            self.is_on = False
             self._writes.clear()
             self._num_queued_bytes = 0
             self._index.abandon()

@@ -57,6 +57,7 @@ class FakeDisk:
     """A disk tier that has room."""
 
     def __init__(self) -> None:
+        self.store = self
         self.saved: list[object] = []
         self.waits: list[float] = []
 

@@ -197,6 +197,7 @@ class Disk:
     """Has every block, and hands none over."""
 
     def __init__(self, bytes_per_second: float) -> None:
+        self.store = self
         self.bytes_per_second = bytes_per_second
         self.asked_for: list[list[BlockHash]] = []
         self.forgotten: list[BlockHash] = []

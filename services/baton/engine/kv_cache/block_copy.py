@@ -33,10 +33,10 @@ def swap_blocks(runner: Runner, swaps: BlockSwaps, store: HostBlockStore[BlockKv
 def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable[[], float]) -> None:
     """Let the prefix cache be written to disk, the last used first, as far as the time goes."""
     deadline = clock() + SAVE_SECONDS
-    blocks = [each for each in reversed(pool.next_evicted(pool.num_blocks)) if each.block_hash not in disk]
+    blocks = [each for each in reversed(pool.next_evicted(pool.num_blocks)) if each.block_hash not in disk.store]
     for begin in range(0, len(blocks), READ_BLOCKS):
         remaining_seconds = deadline - clock()
-        if remaining_seconds <= 0 or not disk.wait_for_room(remaining_seconds):
+        if remaining_seconds <= 0 or not disk.store.wait_for_room(remaining_seconds):
             return
         saved = blocks[begin : begin + READ_BLOCKS]
         contents = read_blocks(runner, [each.block_id for each in saved])

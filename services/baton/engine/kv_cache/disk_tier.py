@@ -15,12 +15,12 @@ BlockKv: TypeAlias = tuple[LayerKv, ...]
 
 
 class DiskTier:
-    """Blocks on disk. `call` runs a function in the engine's thread, between two passes."""
+    """Blocks in a store on disk. `call` runs a function in the engine's thread, between two passes."""
 
     def __init__(
         self, store: DiskBlockStore, layout: KvLayout, block_tokens: int, call: Callable[[Callable[[], None]], None]
     ) -> None:
-        self._store = store
+        self.store = store
         self._call = call
         self._half_bytes = [
             spec.num_kv_heads * head_dim * block_tokens * layout.dtype.num_bytes
@@ -28,27 +28,9 @@ class DiskTier:
             for head_dim in (spec.key_head_dim, spec.value_head_dim)
         ]
 
-    @property
-    def bytes_per_second(self) -> float:
-        """Return the rate at which blocks are read; 0: not known."""
-        return self._store.bytes_per_second
-
-    @property
-    def num_dropped_files(self) -> int:
-        """Return the files that turned out to be broken."""
-        return self._store.num_dropped_files
-
-    def __contains__(self, block_hash: object) -> bool:
-        """Return whether a block is on disk."""
-        return block_hash in self._store
-
     def put(self, block_hash: BlockHash, contents: BlockKv) -> None:
         """Let a block be written."""
-        self._store.put(block_hash, [half for layer in contents for half in layer])
-
-    def wait_for_room(self, max_seconds: float) -> bool:
-        """Wait until a block can be put; return whether it can."""
-        return self._store.wait_for_room(max_seconds)
+        self.store.put(block_hash, [half for layer in contents for half in layer])
 
     def read(self, hashes: Sequence[BlockHash], on_read: Callable[[list[BlockKv]], None]) -> None:
         """Read blocks, and hand over in the engine's thread the contents of those before the first that fails."""
@@ -56,11 +38,7 @@ class DiskTier:
         def deliver(payloads: list[memoryview]) -> None:
             self._call(lambda: on_read([self._split(payload) for payload in payloads]))
 
-        self._store.read(hashes, deliver)
-
-    def forget(self, hashes: Sequence[BlockHash]) -> None:
-        """Drop blocks."""
-        self._store.forget(hashes)
+        self.store.read(hashes, deliver)
 
     def _split(self, payload: memoryview) -> BlockKv:
         halves, start = list[memoryview](), 0

@@ -104,12 +104,12 @@ class Offload:
     @property
     def num_dropped_files(self) -> int:
         """Return the blocks on disk that turned out to be broken."""
-        return self._disk.num_dropped_files if self._disk is not None else 0
+        return self._disk.store.num_dropped_files if self._disk is not None else 0
 
     @property
     def rates(self) -> TierRates:
         """Return how fast blocks come back, as measured so far."""
-        disk_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        disk_rate = self._disk.store.bytes_per_second if self._disk is not None else 0.0
         return TierRates(self._bytes_per_second, disk_rate, self._max_read_blocks)
 
     @property
@@ -195,7 +195,7 @@ class Offload:
         """Drop contents that may be wrong, wherever they are."""
         self.store.forget(hashes)
         if self._disk is not None:
-            self._disk.forget(hashes)
+            self._disk.store.forget(hashes)
 
     def note_admitted(self, sequence: Sequence, num_cached_blocks: int, num_restored_blocks: int) -> None:
         """Count what a sequence found when it was first admitted: on the device, and what is copied there for it."""
@@ -244,12 +244,12 @@ class Offload:
 
     @property
     def _on_disk(self) -> Container[BlockHash]:
-        return self._disk if self._disk is not None else ()
+        return self._disk.store if self._disk is not None else ()
 
     def _is_read_quicker(self, missing: Seq[BlockHash], begin: int, end: int) -> bool:
         """Return whether reading the missing ones of blocks [begin, end) and copying all in beats computing them."""
         cost = self._costs.cost
-        read_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        read_rate = self._disk.store.bytes_per_second if self._disk is not None else 0.0
         if cost is None or not read_rate:
             return True
         read_seconds = len(missing) * self._block_bytes / read_rate

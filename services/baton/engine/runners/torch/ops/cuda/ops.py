@@ -17,9 +17,9 @@ from baton.engine.runners.torch.ops.cuda.packed_linear import QuantLinear, embed
 from baton.engine.runners.torch.ops.cuda.packed_weight import (
     PackedWeight,
     can_hold,
+    joined,
     packed_weight,
     rounded_weight,
-    side_by_side,
 )
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, HostCopy, Norm, Rotation
@@ -69,7 +69,7 @@ class TritonOps(DeviceOps):
         return can_hold(packed)
 
     def _hold_packed(self, modules: Sequence[torch.nn.Linear]) -> Linear:
-        weight = side_by_side([self._packed(module) for module in modules])
+        weight = joined([self._packed(module) for module in modules])
         return QuantLinear(weight, biases_of(modules), modules[0].weight.dtype)
 
     def _packed(self, module: torch.nn.Module) -> PackedWeight:

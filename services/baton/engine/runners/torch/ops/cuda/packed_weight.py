@@ -132,7 +132,7 @@ def lay_out(stored: torch.Tensor, told: torch.Tensor, form: Format) -> PackedWei
     return PackedWeight(words, scales, num_inputs, form._replace(bits=held))
 
 
-def side_by_side(weights: Sequence[PackedWeight]) -> PackedWeight:
+def joined(weights: Sequence[PackedWeight]) -> PackedWeight:
     """Return weights of the same inputs and kind as one, outputs in order."""
     if len(weights) == 1:
         return weights[0]
