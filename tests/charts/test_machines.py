@@ -9,7 +9,7 @@ import pytest
 from baton.config.settings import load_settings, parse_flags
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
-from baton.discovery.endpoints import FixedTarget, parse_target
+from baton.discovery.endpoints import parse_target
 from baton.prefill.settings import PrefillSettings
 from baton.router.machine_assignments import MachineAssignment, assigned, read_assignments
 from baton.router.settings import RouterSettings
@@ -101,7 +101,7 @@ def test_each_router_is_reached_by_a_service_of_its_own() -> None:
     }
     assert [each["statefulset.kubernetes.io/pod-name"] for each in chosen] == ["baton-router-0", "baton-router-1"]
     assert find(objects, "StatefulSet", "baton-router")["spec"]["replicas"] == 2
-    assert parse_target(given["join_router_address"]) == FixedTarget(frozenset({"10.1.0.9:30010", "10.1.0.8:30011"}))
+    assert parse_target(given["join_router_address"]) == frozenset({"10.1.0.9:30010", "10.1.0.8:30011"})
     assert given["join_cache_index_address"] == "10.1.0.9:30014"
 
 

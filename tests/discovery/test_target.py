@@ -8,7 +8,7 @@ import pytest
 
 from baton.discovery import kubernetes_api
 from baton.discovery.api_server import ApiServer
-from baton.discovery.endpoints import FixedTarget, ServiceTarget, parse_target
+from baton.discovery.endpoints import ServiceTarget, parse_target
 from baton.discovery.watch import open_source
 from baton.errors import ConfigurationError
 from http_double import Answer, Request, serving
@@ -17,13 +17,13 @@ from http_double import Answer, Request, serving
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("127.0.0.1:8010", FixedTarget(frozenset({"127.0.0.1:8010"}))),
-        ("a:1, [::1]:2", FixedTarget(frozenset({"a:1", "[::1]:2"}))),
+        ("127.0.0.1:8010", frozenset({"127.0.0.1:8010"})),
+        ("a:1, [::1]:2", frozenset({"a:1", "[::1]:2"})),
         ("kubernetes://baton-router:grpc", ServiceTarget("baton-router", "", "grpc")),
         ("kubernetes://router.llm:8010", ServiceTarget("router", "llm", "8010")),
     ],
 )
-def test_addresses_and_services_are_told_apart(text: str, target: FixedTarget | ServiceTarget) -> None:
+def test_addresses_and_services_are_told_apart(text: str, target: frozenset[str] | ServiceTarget) -> None:
     """Fixed addresses may be several; a Service may leave out its namespace."""
     assert parse_target(text) == target
 

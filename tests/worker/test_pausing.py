@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import grpc
 import pytest
@@ -16,7 +17,7 @@ from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceStub, add_Wor
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.wire.quantities import duration_from_seconds
-from baton.worker.pausing import SERVICE_NAME, PausingServicer
+from baton.worker.pausing import SERVICE_NAME, WorkerServicer
 
 _TIMEOUT_SECONDS = 20.0
 _LONG_SECONDS = 600.0
@@ -45,7 +46,7 @@ class Node:
 @asynccontextmanager
 async def _served(node: Node) -> AsyncIterator[WorkerServiceStub]:
     server = GrpcServer("127.0.0.1:0")
-    server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, PausingServicer(node)))
+    server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, WorkerServicer(node, Path())))
     port = await server.start()
     async with open_channel(f"127.0.0.1:{port}") as channel:
         yield WorkerServiceStub(channel)

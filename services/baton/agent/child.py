@@ -109,10 +109,6 @@ class Child:
             await asyncio.wait((pump,), timeout=_DRAIN_SECONDS)
             pump.cancel()
 
-    def terminate(self) -> None:
-        """Ask the program to end; `run` then returns."""
-        self._signal(signal.SIGTERM)
-
     def kill(self) -> None:
         """End the program at once; `run` then returns."""
         self._signal(signal.SIGKILL)
@@ -124,7 +120,7 @@ class Child:
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None:
             return
-        self.terminate()
+        self._signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(process.wait(), self._grace_seconds)
         except BaseException as error:

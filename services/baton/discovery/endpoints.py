@@ -20,14 +20,6 @@ _SERVICE = re.compile(rf"(?P<service>{_NAME})(\.(?P<namespace>{_NAME}))?:(?P<por
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTarget:
-    """Addresses that do not change."""
-
-    addresses: frozenset[str]
-    """host:port each."""
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceTarget:
     """The pods behind a Kubernetes Service."""
 
@@ -38,8 +30,8 @@ class ServiceTarget:
     """Name of a port of the Service, or number of the pods' port."""
 
 
-def parse_target(text: str) -> FixedTarget | ServiceTarget:
-    """Return `HOST:PORT[,..]` or `kubernetes://SERVICE[.NAMESPACE]:PORT`, read; raise ConfigurationError for others."""
+def parse_target(text: str) -> frozenset[str] | ServiceTarget:
+    """Return what `HOST:PORT[,..]` or `kubernetes://SERVICE[.NAMESPACE]:PORT` says; ConfigurationError for others."""
     if text.startswith(_SCHEME):
         match = _SERVICE.fullmatch(text.removeprefix(_SCHEME))
         if match is None:
@@ -49,7 +41,7 @@ def parse_target(text: str) -> FixedTarget | ServiceTarget:
     wrong = [address for address in addresses if not re.search(r":[0-9]+$", address)]
     if wrong or not addresses:
         raise ConfigurationError(f"{text!r}: expected host:port[,host:port] or {_SCHEME}SERVICE[.NAMESPACE]:PORT")
-    return FixedTarget(addresses)
+    return addresses
 
 
 GONE = 410

@@ -154,4 +154,4 @@ def open_source(text: str) -> AddressSource:
     target = parse_target(text)
     if isinstance(target, ServiceTarget):
         return EndpointWatch(in_cluster_api(target))
-    return FixedAddresses(target.addresses)
+    return FixedAddresses(target)

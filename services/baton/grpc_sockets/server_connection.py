@@ -53,13 +53,9 @@ class ServerCall:
         self._stream_id = stream_id
         self._has_begun = False
         self._lock = threading.Lock()
-        self._is_over = False
+        self.is_over = False
+        """Whether nobody waits for this call any more."""
         self._on_cancelled: Callable[[], None] = lambda: None
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether nobody waits for this call any more."""
-        return self._is_over
 
     def remaining_seconds(self) -> float | None:
         """Return the time until the deadline, 0 or more; None: no limit."""
@@ -69,14 +65,14 @@ class ServerCall:
         """Have a function called, once, from another thread, when the caller cancels or is lost; at once if it has."""
         with self._lock:
             self._on_cancelled = on_cancelled
-            is_over = self._is_over
+            is_over = self.is_over
         if is_over:
             on_cancelled()
 
     def cancelled(self) -> None:
         """Take note that nobody waits for this call any more."""
         with self._lock:
-            was_over, self._is_over = self._is_over, True
+            was_over, self.is_over = self.is_over, True
             on_cancelled = self._on_cancelled
         self._connection.windows.close(self._stream_id)
         if not was_over:
@@ -99,7 +95,7 @@ class ServerCall:
     def end(self, status: Status) -> None:
         """End the call, unless it is over."""
         with self._lock:
-            was_over, self._is_over = self._is_over, True
+            was_over, self.is_over = self.is_over, True
         if was_over:
             return
         headers = trailers_of(status)
@@ -112,7 +108,7 @@ class ServerCall:
         self._connection.windows.close(self._stream_id)
 
     def _begin(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise StreamEndedError("the call is over")
         if not self._has_begun:
             self._has_begun = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Meter, Observation
 
 from baton.capacity.cost import ModelShape, NodeProfile, backlog_seconds
 from baton.engine.events import EngineLoad
@@ -37,12 +37,13 @@ def observe_load(
         names.NODE_WAITING: lambda now: now.num_waiting,
     }
     labels = {names.NODE_ID: node_id}
+    gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
     for metric, value in values.items():
-        _observe(meter, metric, partial(lambda value: [Observation(value(load()), labels)], value))
-    _count(meter, names.NODE_PASSES, lambda: [Observation(load().num_steps, labels)])
-    _count(meter, names.NODE_DROPPED_FILES, lambda: [Observation(load().num_dropped_files, labels)])
-    _count(
-        meter,
+        _export(gauge, metric, partial(lambda value: [Observation(value(load()), labels)], value))
+    _export(counter, names.NODE_PASSES, lambda: [Observation(load().num_steps, labels)])
+    _export(counter, names.NODE_DROPPED_FILES, lambda: [Observation(load().num_dropped_files, labels)])
+    _export(
+        counter,
         names.NODE_PREFIX_HITS,
         lambda: [Observation(count, labels | {names.TIER: tier}) for tier, count in load().tier_hits._asdict().items()],
     )
@@ -66,22 +67,13 @@ def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSampl
         if sample is not None and sample.HasField("available_memory_byte_count"):
             yield Observation(sample.memory_byte_count - sample.available_memory_byte_count, labels)
 
-    _observe(meter, names.NODE_POWER, lambda: field("power_watts"))
-    _observe(meter, names.NODE_PART_POWER, lambda: parts(_POWERS))
-    _observe(meter, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
-    _observe(meter, names.NODE_UTILIZATION, lambda: parts(_USES))
-    _observe(meter, names.NODE_MEMORY_USED, memory_used)
+    gauge = meter.create_observable_gauge
+    _export(gauge, names.NODE_POWER, lambda: field("power_watts"))
+    _export(gauge, names.NODE_PART_POWER, lambda: parts(_POWERS))
+    _export(gauge, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
+    _export(gauge, names.NODE_UTILIZATION, lambda: parts(_USES))
+    _export(gauge, names.NODE_MEMORY_USED, memory_used)
 
 
-def _observe(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
-    def callback(_: CallbackOptions) -> Iterable[Observation]:
-        return read()
-
-    meter.create_observable_gauge(metric.name, [callback], unit=metric.unit, description=metric.description)
-
-
-def _count(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
-    def callback(_: CallbackOptions) -> Iterable[Observation]:
-        return read()
-
-    meter.create_observable_counter(metric.name, [callback], unit=metric.unit, description=metric.description)
+def _export(create: Callable[..., object], metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
+    create(metric.name, [lambda _: read()], unit=metric.unit, description=metric.description)

@@ -24,6 +24,7 @@ from baton.wire.kv import abilities_from_proto, dtype_to_proto, layout_from_prot
 from baton.wire.node_roles import role_from_proto, role_to_proto
 from baton.wire.quantities import (
     candidate_to_proto,
+    computing_cache,
     duration_from_seconds,
     estimate_to_proto,
     measured_rate,
@@ -139,7 +140,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         placement_id=message.placement_id,
         decode_node_id=message.decode_node_id,
         prefill_node_id=message.prefill_node_id,
-        prefill_cached_tokens=_computing_cache(message) + message.shared_token_count,
+        prefill_cached_tokens=computing_cache(message) + message.shared_token_count,
         kv_bytes=message.kv_byte_count,
         kv_frames=message.kv_frame_count,
         **{f"{term}_seconds": seconds for term, seconds in measured_terms(message).items()},
@@ -316,9 +317,3 @@ def _set_wire(message: router_service_pb2.Placement | router_service_pb2.Prefill
     if choice.wire is not None and choice.wire.key_dtype != CACHE:
         message.wire_dtype = dtype_to_proto(KvDtype(choice.wire.key_dtype))
         message.value_wire_dtype = dtype_to_proto(KvDtype(choice.wire.value_dtype))
-
-
-def _computing_cache(message: generation_pb2.PlacementSummary) -> int:
-    """Return the cached tokens on the node that computed the prompt, which may be the decode node."""
-    is_local = message.prefill_node_id in ("", message.decode_node_id)
-    return message.decode_cached_token_count if is_local else message.prefill_cached_token_count

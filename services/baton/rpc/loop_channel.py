@@ -11,7 +11,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 from opentelemetry import propagate, trace
@@ -28,6 +28,8 @@ from baton.telemetry import names
 from baton.telemetry.tracing import is_tracing, note_status, rpc_attributes, span
 
 T = TypeVar("T")
+Serialize: TypeAlias = Callable[[Any], bytes]
+Deserialize: TypeAlias = Callable[[bytes], T]
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LIMITS = Limits(message_bytes=MAX_MESSAGE_BYTES, num_streams=4096, stream_window_bytes=4 << 20)
@@ -120,11 +122,7 @@ class LoopChannel:
     # What generated stubs ask for; names and arguments are grpc.aio's.
 
     def unary_unary(
-        self,
-        path: str,
-        request_serializer: Callable[[Any], bytes],
-        response_deserializer: Callable[[bytes], T],
-        **_: Any,
+        self, path: str, request_serializer: Serialize, response_deserializer: Deserialize[T], **_: Any
     ) -> Callable[..., Any]:
         """Return a function that makes a call, `await`ed for its response; `timeout` in seconds."""
         headers, is_traced = self._headers_of(path), path not in names.BACKGROUND_METHODS
@@ -140,11 +138,7 @@ class LoopChannel:
         return call
 
     def unary_stream(
-        self,
-        path: str,
-        request_serializer: Callable[[Any], bytes],
-        response_deserializer: Callable[[bytes], T],
-        **_: Any,
+        self, path: str, request_serializer: Serialize, response_deserializer: Deserialize[T], **_: Any
     ) -> Callable[..., LoopStream[T]]:
         """Return a function that makes a call with one request and any number of responses."""
         headers = self._headers_of(path)
@@ -153,11 +147,7 @@ class LoopChannel:
         )
 
     def stream_stream(
-        self,
-        path: str,
-        request_serializer: Callable[[Any], bytes],
-        response_deserializer: Callable[[bytes], T],
-        **_: Any,
+        self, path: str, request_serializer: Serialize, response_deserializer: Deserialize[T], **_: Any
     ) -> Callable[..., LoopStream[T]]:
         """Return a function that makes a call with any number of requests and responses."""
         headers = self._headers_of(path)

@@ -81,11 +81,9 @@ class Metrics:
 
     def add(self, metric: names.MetricName, value: float = 1, attributes: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
-        counter = self._counters.get(metric.name)
-        if counter is None:
-            counter = self._meter.create_counter(metric.name, metric.unit, metric.description)
-            self._counters[metric.name] = counter
-        counter.add(value, self._bounded(attributes))
+        if metric.name not in self._counters:
+            self._counters[metric.name] = self._meter.create_counter(*metric[:3])
+        self._counters[metric.name].add(value, self._bounded(attributes))
 
     def record(
         self,
@@ -95,19 +93,15 @@ class Metrics:
         context: Context | None = None,
     ) -> None:
         """Add a value to a histogram; it is an example of the span in a context, or of the current one."""
-        histogram = self._histograms.get(metric.name)
-        if histogram is None:
-            histogram = self._meter.create_histogram(
-                metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=list(metric.buckets)
-            )
-            self._histograms[metric.name] = histogram
-        histogram.record(value, self._bounded(attributes), context)
+        if metric.name not in self._histograms:
+            made = self._meter.create_histogram(*metric[:3], explicit_bucket_boundaries_advisory=list(metric.buckets))
+            self._histograms[metric.name] = made
+        self._histograms[metric.name].record(value, self._bounded(attributes), context)
 
     def add_current(self, metric: names.MetricName, change: int, attributes: Mapping[str, str] | None = None) -> None:
         """Add to a number of what is there now: what comes is above 0, what goes below."""
         if metric.name not in self._current:
-            counter = self._meter.create_up_down_counter(metric.name, metric.unit, metric.description)
-            self._current[metric.name] = counter
+            self._current[metric.name] = self._meter.create_up_down_counter(*metric[:3])
         self._current[metric.name].add(change, self._bounded(attributes))
 
     def times_tokens(self) -> bool:

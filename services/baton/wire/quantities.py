@@ -148,6 +148,12 @@ def measured_terms(summary: generation_pb2.PlacementSummary) -> dict[str, float]
     return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in MEASURED_TERMS}
 
 
+def computing_cache(summary: generation_pb2.PlacementSummary) -> int:
+    """Return the cached tokens on the node that computed the prompt, which may be the decode node."""
+    is_local = summary.prefill_node_id in ("", summary.decode_node_id)
+    return summary.decode_cached_token_count if is_local else summary.prefill_cached_token_count
+
+
 def terms_beside(
     estimate: router_service_pb2.CostEstimate, summary: generation_pb2.PlacementSummary | None
 ) -> tuple[TermComparison, ...]:

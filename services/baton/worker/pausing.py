@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAME = "baton.internal.v1.WorkerService"
 _POLL_SECONDS = 0.02
+_PIECE_BYTES = 1 << 20
 _LONGEST_WAIT_SECONDS = 3600.0
 _LONGEST_LEASE_SECONDS = 3600.0
 """Who wants a node to rest for longer asks again: nobody takes one away for ever."""
@@ -40,11 +41,12 @@ class PausableNode(Protocol):
         """Return what the node is doing."""
 
 
-class PausingServicer(WorkerServiceServicer):
-    """Pauses one node, at most until the last lease ends."""
+class WorkerServicer(WorkerServiceServicer):
+    """Serves WorkerService for one node: pauses it, at most until the last lease ends, and gives its tokenizer."""
 
-    def __init__(self, node: PausableNode) -> None:
+    def __init__(self, node: PausableNode, model_dir: Path) -> None:
         self._node = node
+        self._model_dir = model_dir
         self._lease: asyncio.TimerHandle | None = None
 
     async def Pause(  # noqa: N802 - the name is the proto's
@@ -89,17 +91,6 @@ class PausingServicer(WorkerServiceServicer):
     def _num_requests(self) -> int:
         load = self._node.load()
         return load.num_waiting + load.num_running
-
-
-_PIECE_BYTES = 1 << 20
-
-
-class WorkerServicer(PausingServicer):
-    """Serves WorkerService for one node."""
-
-    def __init__(self, node: PausableNode, model_dir: Path) -> None:
-        super().__init__(node)
-        self._model_dir = model_dir
 
     async def FetchTokenizer(  # noqa: N802 - the name is the proto's
         self, request: FetchTokenizerRequest, _context: grpc.aio.ServicerContext[Any, Any]

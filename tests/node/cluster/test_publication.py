@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from baton.discovery.watch import FixedAddresses
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1.cache_index_service_pb2_grpc import (
     CacheIndexServiceServicer,
     add_CacheIndexServiceServicer_to_server,
 )
 from baton.kv.hashing import BlockEvents, BlockHash, split_hashes
-from baton.node.cluster.publication import CacheIndexPublication
+from baton.node.cluster.publication import CacheIndexPublications
 from baton.rpc.server import GrpcServer
 from system.plan import free_ports
 
@@ -60,7 +61,7 @@ def test_an_index_that_starts_again_is_sent_everything_first() -> None:
     async def scenario() -> None:
         port = free_ports(["index"])["index"]
         index, server = await start_index(port)
-        publication = CacheIndexPublication(f"127.0.0.1:{port}", "decode-0")
+        publication = CacheIndexPublications(FixedAddresses(frozenset({f"127.0.0.1:{port}"})), "decode-0")
         publication.add(stored(FIRST))
         running = asyncio.create_task(publication.run())
         try:

@@ -166,10 +166,6 @@ def _wire(summary: PlacementSummary) -> str:
 
 def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     """Fill in what the decode node reported."""
-    transfer_seconds, exposed_seconds = (
-        seconds_from_duration(summary.transfer_duration),
-        seconds_from_duration(summary.exposed_duration),
-    )
     body.kv_bytes = summary.kv_byte_count
     body.kv_frames = summary.kv_frame_count
     body.kv_wire = _wire(summary)
@@ -181,12 +177,10 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
         body.pull_node = summary.pull_node_id
         body.pulled_tokens = summary.pulled_token_count
         body.pull_seconds = seconds_from_duration(summary.pull_duration)
-    body.queue_seconds = seconds_from_duration(summary.queue_duration)
-    body.prefill_seconds = seconds_from_duration(summary.prefill_duration)
-    body.transfer_seconds = transfer_seconds
-    body.exposed_seconds = exposed_seconds
-    body.decode_seconds = seconds_from_duration(summary.decode_duration)
-    body.exposed_share = min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0
+    for term in ("queue", "prefill", "transfer", "exposed", "decode"):
+        setattr(body, f"{term}_seconds", seconds_from_duration(getattr(summary, f"{term}_duration")))
+    transfer, exposed = seconds_from_duration(summary.transfer_duration), body.exposed_seconds or 0.0
+    body.exposed_share = min(1.0, exposed / transfer) if transfer > 0 else 0.0
     body.fallback_reason = summary.fallback_reason
     body.kv_breaks = list(summary.kv_break_reasons)
     body.kv_resumes = summary.kv_resume_count

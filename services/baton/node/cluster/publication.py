@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import grpc
@@ -23,7 +22,6 @@ MAX_HASHES = 1 << 14
 MAX_SNAPSHOT_HASHES = 1_000_000
 """Blocks of a snapshot: what an index takes as one message."""
 _TIERS = {Tier.HOST: messages.BLOCK_TIER_HOST, Tier.DISK: messages.BLOCK_TIER_DISK}
-_NOTHING: Mapping[Tier, set[BlockHash]] = MappingProxyType({})
 ItemT = TypeVar("ItemT")
 
 
@@ -35,7 +33,7 @@ class CacheIndexPublications:
         self._holdings = Holdings()
         self._replicas = Replicas(
             cache_indexes,
-            lambda address: CacheIndexPublication(address, node_id, self._holdings.hashes),
+            lambda address: CacheIndexPublication(address, node_id, self._holdings),
             CacheIndexPublication.run,
         )
 
@@ -53,21 +51,17 @@ class CacheIndexPublications:
 class CacheIndexPublication:
     """One node's stream to the cache index, made again whenever it breaks.
 
-    It keeps its own copy of the sets of hashes, so that a snapshot never has to interrupt the engine. `add` is called
-    on the event loop. `hashes` are those that it holds to begin with.
+    It is told of changes when `holdings`, of which snapshots are made without the engine, has them already.
     """
 
-    def __init__(
-        self, cache_index_address: str, node_id: str, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING
-    ) -> None:
+    def __init__(self, cache_index_address: str, node_id: str, holdings: Holdings) -> None:
         self._address = cache_index_address
         self._node_id = node_id
-        self._holdings = Holdings(hashes)
+        self._holdings = holdings
         self._stream = _ChangeStream(node_id, self._holdings)
 
     def add(self, events: BlockEvents) -> None:
-        """Take changes of the prefix cache."""
-        self._holdings.add(events)
+        """Send changes of the prefix cache."""
         self._stream.add(events)
 
     async def run(self) -> None:
@@ -88,8 +82,8 @@ class CacheIndexPublication:
 class Holdings:
     """Which blocks a node holds, by tier."""
 
-    def __init__(self, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING) -> None:
-        self.hashes = {tier: set(hashes.get(tier, ())) for tier in Tier}
+    def __init__(self) -> None:
+        self.hashes: dict[Tier, set[BlockHash]] = {tier: set() for tier in Tier}
 
     def add(self, events: BlockEvents) -> None:
         """Take changes."""

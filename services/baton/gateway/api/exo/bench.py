@@ -22,7 +22,7 @@ from baton.gateway.api.openai.schema import ChatAnswer, ChatBody, CompletionStre
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import ChatPrompt, GenerationRequest, GenerationResult, PreparedPrompt
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.wire.quantities import seconds_from_duration
+from baton.wire.quantities import computing_cache, seconds_from_duration
 
 MAX_PROMPTS = 4096
 """Kept; the prompt not used for longest is forgotten first."""
@@ -90,7 +90,7 @@ class PowerUsage(msgspec.Struct, omit_defaults=True):
 def generation_stats(prompt: PreparedPrompt, result: GenerationResult, rates: PromptRates) -> GenerationStats:
     """Return the figures of a request that has ended. `rates` gives exact hits' rate, and learns from filled caches."""
     summary = result.summary
-    num_uncached = result.num_prompt_tokens - _num_cached(summary, result.num_prompt_tokens)
+    num_uncached = max(0, result.num_prompt_tokens - computing_cache(summary))
     prompt_tps = _rate(num_uncached, seconds_from_duration(summary.prefill_duration))
     hit: CacheHit = "none" if num_uncached == result.num_prompt_tokens else "partial"
     if not prompt.request.bypass_prefix_cache:
@@ -121,13 +121,6 @@ def power_usage(summary: PlacementSummary) -> PowerUsage | None:
         prefill_energy_joules=summary.prefill_energy_joules if has_prefill else None,
         generation_energy_joules=summary.decode_energy_joules if has_decode else None,
     )
-
-
-def _num_cached(summary: PlacementSummary, num_prompt_tokens: int) -> int:
-    """Return the prompt tokens that the node which computed the prompt had in its cache."""
-    is_local = summary.prefill_node_id in ("", summary.decode_node_id)
-    num_cached = summary.decode_cached_token_count if is_local else summary.prefill_cached_token_count
-    return min(num_cached, num_prompt_tokens)
 
 
 def _rate(num_tokens: int, seconds: float) -> float:

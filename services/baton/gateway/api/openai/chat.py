@@ -31,7 +31,6 @@ from baton.gateway.generation.requests import (
     STRUCTURED_OUTPUT,
     ChatPrompt,
     Delta,
-    EndReason,
     GenerationRequest,
     GenerationResult,
 )
@@ -161,8 +160,8 @@ class ChatFormat(CompletionWriter):
         rest, reason = b"", str(result.reason)
         self._count(index, 0)
         if reader := self._readers.get(index):
-            rest = self._part_events(index, reader.finish(), {})
-            reason = reader.finish_reason(result.reason)
+            rest = self._part_events(index, reader.bodies(reader.answer.finish()), {})
+            reason = reader.answer.end(result.reason)
         choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"%b}'
         choice %= index, reason.encode(), self._stop_reason(result)
         return rest + self._last_event(index, choice, results)
@@ -184,7 +183,8 @@ class ChatFormat(CompletionWriter):
             told["logprobs"] = chat_logprobs(delta.logprobs, self._token_bytes)
         if self._has_token_ids:
             told["token_ids"] = list(delta.token_ids)
-        return self._part_events(index, self._readers[index].push(delta.text), told)
+        reader = self._readers[index]
+        return self._part_events(index, reader.bodies(reader.answer.push(delta.text)), told)
 
     def _part_events(self, index: int, parts: Sequence[DeltaBody], told: Mapping[str, object]) -> bytes:
         """Return one event per part; the first has what is told of tokens, also of those that gave no part yet."""
@@ -203,7 +203,7 @@ class ChatFormat(CompletionWriter):
         if reader := self._read():
             reading = ChoiceReader(reader)
             message |= reading.message(text)
-            reason = reading.finish_reason(choice.result.reason)
+            reason = reader.end(choice.result.reason)
         return {
             "index": index,
             "message": message,
@@ -240,26 +240,14 @@ class DeltaBody(msgspec.Struct, omit_defaults=True):
 
 
 class ChoiceReader:
-    """Writes what is read of one choice, streamed or whole: text, reasoning and calls."""
+    """Writes what is read of one choice, streamed or whole: text, reasoning and calls. `answer` reads it."""
 
-    def __init__(self, reader: AnswerReader) -> None:
-        self._reader = reader
-
-    def push(self, text: str) -> list[DeltaBody]:
-        """Return what became known by the next text."""
-        return self._bodies(self._reader.push(text))
-
-    def finish(self) -> list[DeltaBody]:
-        """Return what was held back; no more text comes."""
-        return self._bodies(self._reader.finish())
-
-    def finish_reason(self, reason: EndReason) -> str:
-        """Return why the choice ended, in OpenAI's words; after all text was read."""
-        return self._reader.end(reason)
+    def __init__(self, answer: AnswerReader) -> None:
+        self.answer = answer
 
     def message(self, text: str) -> dict[str, object]:
         """Return the fields of a whole message."""
-        parts = joined([*self._reader.push(text), *self._reader.finish()])
+        parts = joined([*self.answer.push(text), *self.answer.finish()])
         content = "".join(part.text for part in parts if isinstance(part, Content))
         reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
         calls: list[ToolCallBody] = []
@@ -273,7 +261,8 @@ class ChoiceReader:
             fields |= {"reasoning_content": reasoning, "reasoning": reasoning}
         return {**fields, "tool_calls": calls} if calls else fields
 
-    def _bodies(self, parts: Sequence[OutputPart]) -> list[DeltaBody]:
+    def bodies(self, parts: Sequence[OutputPart]) -> list[DeltaBody]:
+        """Return parts as deltas; the ends of calls have none."""
         return [body for part in parts if (body := self._body(part)) is not None]
 
     def _body(self, part: OutputPart) -> DeltaBody | None:
@@ -292,4 +281,4 @@ class ChoiceReader:
                 return None
 
     def _opened_call(self, name: str) -> ToolCallBody:
-        return ToolCallBody(FunctionBody("", name), id=self._reader.new_call_id(), type="function")
+        return ToolCallBody(FunctionBody("", name), id=self.answer.new_call_id(), type="function")

@@ -66,14 +66,10 @@ class ItemWriter:
             case CallEnd():
                 return self.close("completed")
             case _:
-                opening = self._open_text("message" if isinstance(part, Content) else "reasoning")
+                opening = self.open_text("message" if isinstance(part, Content) else "reasoning")
                 self._texts.append(part.text)
                 self._logprobs += logprobs
                 return opening + self._text_delta(part.text, logprobs)
-
-    def open_message(self) -> bytes:
-        """Return the events that open a message."""
-        return self._open_text("message")
 
     def close(self, status: str) -> bytes:
         """Return the events that close the open item, if there is one."""
@@ -102,7 +98,8 @@ class ItemWriter:
             item.encrypted_content = sealed(text)
         return self._event("response.reasoning_text.done", **fields, text=text)
 
-    def _open_text(self, kind: str) -> bytes:
+    def open_text(self, kind: str) -> bytes:
+        """Return the events that open a message, or reasoning, unless it is open."""
         if self._is_open and self.items[-1].type == kind:
             return b""
         closing = self.close("completed")
@@ -175,7 +172,7 @@ class ResponsesFormat:
         """Return the events that open the response, and its message where it can be nothing else."""
         opening = event(self._context, "response.created", response=self._opening)
         opening += event(self._context, "response.in_progress", response=self._opening)
-        return opening if self._parser is not None else opening + self._items.open_message()
+        return opening if self._parser is not None else opening + self._items.open_text("message")
 
     def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
         """Return the events for new output."""
@@ -214,7 +211,7 @@ class ResponsesFormat:
 
     def _close(self, result: GenerationResult) -> bytes:
         rest = self._write(self._parser.finish()) if self._parser is not None else b""
-        rest += self._items.open_message() if not self._items.items else b""
+        rest += self._items.open_text("message") if not self._items.items else b""
         if self._pending and self._items.items[-1].type == "message":  # of tokens without text: the end token
             rest += self._items.write(Content(""), self._pending)
         return rest + self._items.close(_status(result))
