@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import NamedTuple
 
+from baton.capacity.value_class import value_class
+
 SHORT_SHARE = 0.1
 """Part of each pass that goes to the prompt that has least left, whoever's turn it is (`share_tokens` of the engine).
 
@@ -95,7 +97,7 @@ class ModelShape:
         return linear + self.attention_flop_per_pair * num_pairs + 2.0 * self.num_head_parameters
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class NodeProfile:
     """Effective rates of a node on one model (node.proto, NodeProfile). All rates are above 0."""
 
@@ -121,7 +123,7 @@ class NodeProfile:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CostEstimate:
     """Predicted terms of one candidate (protos/baton/internal/v1/router_service.proto, CostEstimate)."""
 
@@ -201,7 +203,7 @@ def transfer_seconds(num_bytes: float, bytes_per_second: float) -> float:
     return num_bytes / bytes_per_second
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PromptQueue:
     """What is left of each prompt of a node, in seconds of its computation.
 

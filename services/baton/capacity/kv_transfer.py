@@ -16,6 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from baton.capacity import cost
+from baton.capacity.value_class import value_class
 
 MIN_CHUNK_TOKENS = 256
 """Shortest chunk that is chosen: matrix units of accelerators are not full below it."""
@@ -177,7 +178,7 @@ class WirePolicy(NamedTuple):
     """Largest loss that "auto" may cause, nats; 0: lossless always."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class WireEstimate:
     """In what K and V of a request travel (protos/baton/internal/v1/router_service.proto, WireEstimate)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from baton.capacity.cost import CostEstimate
@@ -30,6 +30,7 @@ from baton.capacity.terms import (
     remote_terms,
     stream_terms,
 )
+from baton.capacity.value_class import value_class
 
 TIE_SHARE = 0.33
 """Part of the uncertainty of the best candidate within which others count as equal: by so much the mean of what such
@@ -38,7 +39,7 @@ MAX_TIE = 0.03
 """Part of the best candidate's total beyond which no other counts as equal, however uncertain it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Candidate:
     """One way to run a request; it has either an estimate or a reason why it cannot."""
 
@@ -95,7 +96,7 @@ PrefillPolicy = Literal["cheapest", "local", "remote"]
 """Which candidates come first: the cheapest of all, or the cheapest of one kind."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Decision:
     """The outcome of placing one request."""
 

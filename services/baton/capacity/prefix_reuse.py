@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from baton.capacity import cost
 from baton.capacity.kv_transfer import group_sizes, slowdown
@@ -16,9 +15,10 @@ from baton.capacity.snapshot import (
     Restore,
     restores,
 )
+from baton.capacity.value_class import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PrefixMatch:
     """A cached prefix on one node: [0, device_tokens) on the device; [device_tokens, num_tokens) to bring back."""
 
@@ -67,7 +67,7 @@ READ_BYTES_PER_SECOND = 4e9
 """Rate of these reads, as long as outcomes have not taught what a pull from the node takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Pull:
     """One way to get a prefix."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
 
 from baton.capacity.cost import EMPTY_QUEUE, FRAME_OVERHEAD_SECONDS, ModelShape, NodeProfile, PromptQueue
 from baton.capacity.kv_transfer import Stream, WireOption, WirePolicy
+from baton.capacity.value_class import value_class
 
 HOST_BYTES_PER_SECOND = 4e9
 """Rate of copies from host memory to a device, as long as the node has measured none."""
@@ -96,7 +97,7 @@ class QueuedPrompt(NamedTuple):
     """Positions after them that are to be computed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class NodeLoad:
     """Work on a node: its last report plus the placements that it has not reported yet."""
 
@@ -135,7 +136,7 @@ class TermSpread(NamedTuple):
     step: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class NodeSnapshot:
     """One node at one moment."""
 
@@ -195,7 +196,7 @@ class NodeSnapshot:
         return can_decode(self.role)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Link:
     """The way from one node to a decode node."""
 
@@ -221,7 +222,7 @@ DECLARED_LINK = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
 """What links count with that nobody has measured, unless the operator declares another rate."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ClusterSnapshot:
     """All nodes of one model, and their links."""
 
@@ -253,7 +254,7 @@ class NodePair(NamedTuple):
     """Prefill node; empty: the decode node computes the prompt itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PlacementRequest:
     """One request to place."""
 

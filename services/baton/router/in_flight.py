@@ -12,9 +12,10 @@ from baton.capacity import cost
 from baton.capacity.cost import NO_WORK, CostEstimate, ModelShape, NodeProfile, QueuedWork
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad
+from baton.capacity.value_class import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PlacedWork:
     """What one placement adds to one node."""
 
@@ -257,7 +258,7 @@ MAX_ENTRIES = 16_384
 """Placements remembered; the oldest goes first. One whose outcome comes later is simply not learnt from."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PlacedRequest:
     """One placement."""
 

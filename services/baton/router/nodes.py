@@ -10,13 +10,14 @@ from typing import TypeAlias
 from baton.capacity.cost import MEASURED_TERMS, QueuedWork
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import DRAINING, NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
+from baton.capacity.value_class import value_class
 from baton.errors import SupersededError
 from baton.internal.v1 import node_pb2
 from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class NodeDescription(NodeSnapshot):
     """One node as it registered: what placement reads of it, and what else it is."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate, Decision
 from baton.capacity.snapshot import Link, NodeLoad
+from baton.capacity.value_class import value_class
 from baton.router.nodes import Outcome
 
 MAX_RECORDS = 4096
@@ -24,7 +25,7 @@ _GENERATION = re.compile(r"(?P<client>.+)\.[0-9a-f]{8}(?:-\d+)?")
 """What gateways make of a client's name of its request (baton.gateway.access.admission)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class KnownNode:
     """A node as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
@@ -39,7 +40,7 @@ class KnownNode:
     """The same of its decode steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class KnownLink:
     """A link as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
