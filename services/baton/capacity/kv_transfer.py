@@ -326,15 +326,19 @@ def slowdown(
     window_seconds = max(alone_seconds, compute_seconds)
     share = alone_seconds / window_seconds
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
-    early = _computed_bytes(streams, begin_seconds)
+    early = [_computed_bytes(stream, begin_seconds) for stream in streams]
     num_early_bytes = sum(early)
     gone = min(1.0, bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 1.0
+    all_computed_seconds = max([stream.end_seconds for stream in streams])
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
-        computed = _computed_bytes(streams, begin_seconds + window_seconds + waiting_seconds)
-        carried = [each - gone * was for each, was in zip(computed, early, strict=True)]
-        waiting_seconds = met / bytes_per_second * sum([each if each < num_bytes else num_bytes for each in carried])
-        if not waiting_seconds:
+        until_seconds = begin_seconds + window_seconds + waiting_seconds
+        num_met_bytes = 0.0
+        for stream, was in zip(streams, early, strict=True):
+            carried = _computed_bytes(stream, until_seconds) - gone * was
+            num_met_bytes += carried if carried < num_bytes else num_bytes
+        waiting_seconds = met / bytes_per_second * num_met_bytes
+        if until_seconds >= all_computed_seconds:
             break
     return 1.0 + waiting_seconds / alone_seconds
 
@@ -352,18 +356,14 @@ def least_rate(
     least = math.inf
     for rate, streams in resources:
         if rate and rate / (1 + len(streams)) < least:
-            shared = rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, streams)
-            least = min(least, shared)
+            slowed = slowdown(num_bytes, rate, begin_seconds, compute_seconds, streams) if streams else 1.0
+            least = min(least, rate / slowed)
     return least
 
 
-def _computed_bytes(streams: Sequence[Stream], seconds: float) -> list[float]:
-    """Return what is computed of each stream by a moment, from now on, and not sent now."""
-    return [
-        ready + later
-        if seconds >= end
-        else ready
-        if seconds <= begin
-        else ready + later * ((seconds - begin) / (end - begin))
-        for ready, later, begin, end, _, _ in streams
-    ]
+def _computed_bytes(stream: Stream, seconds: float) -> float:
+    """Return what is computed of a stream by a moment, from now on, and not sent now."""
+    ready, later, begin, end, _, _ = stream
+    if seconds >= end:
+        return ready + later
+    return ready if seconds <= begin else ready + later * ((seconds - begin) / (end - begin))

@@ -311,14 +311,12 @@ def stream_terms(
     options = link.wires or (WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2),)
     rates = link_rates(prefill.node, decode.node, link, landing.window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rates.shared, compute_seconds=computing)
-    wire = wire._replace(state_bytes=decode.node.shape.state_bytes)
-    return TransferTerms(
-        landing=landing,
-        wire=wire,
-        bytes_per_second=rates.shared,
-        transfer_seconds=wire.transfer_seconds(num_sent, rates.together),
-        send_seconds=max(wire.transfer_seconds(num_sent, rates.shared), landing.landing_seconds),
-    )
+    if decode.node.shape.state_bytes:
+        wire = wire._replace(state_bytes=decode.node.shape.state_bytes)
+    sending = together = wire.transfer_seconds(num_sent, rates.shared)
+    if rates.together != rates.shared:
+        together = wire.transfer_seconds(num_sent, rates.together)
+    return TransferTerms(landing, wire, rates.shared, together, max(sending, landing.landing_seconds))
 
 
 def join_seconds(node: NodeSnapshot) -> float:

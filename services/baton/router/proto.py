@@ -232,6 +232,13 @@ def grant_transfers(
     """Put a grant into a placement for each node with a key that may send KV. `now_seconds` is since 1970."""
     receiver, pull = nodes.get(placement.decode_node_id), placement.prefix_pull
     assert receiver is not None
+    grants = {placement.prefill_node_id: placement.transfer}
+    grants |= {each.prefill_node_id: each.transfer for each in placement.alternatives}
+    if pull.node_id:
+        grants = {pull.node_id: pull.transfer}
+    keys = {node_id: sender.description.transfer_key for node_id in grants if (sender := nodes.get(node_id))}
+    if not receiver.description.transfer_key or not any(keys.values()):
+        return
     claims = TransferClaims(
         request_id=request.request_id,
         destination_node_id=placement.decode_node_id,
@@ -239,19 +246,14 @@ def grant_transfers(
         token_count=request.prompt_token_count,
     )
     claims.expires_at.FromMilliseconds(int(1000 * (now_seconds + LIFETIME_SECONDS)))
-    senders = {placement.prefill_node_id: placement.transfer}
-    senders |= {each.prefill_node_id: each.transfer for each in placement.alternatives}
     if pull.node_id:
         # The last position is computed by the receiver in any case.
         num_blocks = min(pull.block_count, (request.prompt_token_count - 1) // receiver.description.block_tokens)
-        senders = {pull.node_id: pull.transfer}
         claims.blocks_digest = digest_of(request.block_hashes[: num_blocks * HASH_BYTES])
-    for node_id, grant in senders.items():
-        sender = nodes.get(node_id)
-        if sender and sender.description.transfer_key and receiver.description.transfer_key:
+    for node_id, key in keys.items():
+        if key:
             claims.source_node_id = node_id
-            keys = sender.description.transfer_key, receiver.description.transfer_key
-            grant.CopyFrom(sign_grant(claims, *keys))
+            grants[node_id].CopyFrom(sign_grant(claims, key, receiver.description.transfer_key))
 
 
 def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:

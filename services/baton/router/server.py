@@ -28,6 +28,7 @@ from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
+from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.tls import current_identity
 from baton.telemetry.metrics import Metrics
@@ -132,6 +133,7 @@ async def serve(settings: RouterSettings) -> None:
     stop = asyncio.ensure_future(wait_for_stop_signal())
     try:
         async with running_router(settings):
+            freeze_loaded_objects()
             await stop
     finally:
         stop.cancel()

@@ -40,6 +40,8 @@ class ComputeFloor(NamedTuple):
     """Requests that decode there, and stand still for what a prompt takes beyond their steps."""
     stalled_step_seconds: float
     """A step of theirs."""
+    later_seconds: float
+    """`terms.later_seconds`."""
 
     @classmethod
     def of(cls, node: NodeSnapshot) -> ComputeFloor:
@@ -55,6 +57,7 @@ class ComputeFloor(NamedTuple):
             shape.weight_bytes / profile.decode_bytes_per_second,
             num_stalled,
             cost.step_seconds(shape, profile, num_stalled, node.load.mean_context_tokens) if num_stalled else 0.0,
+            later_seconds(node),
         )
 
     def seconds(self, num_cached: int, num_tokens: int) -> float:
@@ -72,21 +75,22 @@ class ComputeFloor(NamedTuple):
         They are `terms.queue_seconds`, and `terms.stall_seconds` with `terms.delay_seconds`. Of the prompts that are no
         longer than this one no more than the time since then has been computed.
         """
-        node, wait, imposed = self.node, 0.0, 0.0
-        if self.num_stalled:
+        node, _, _, _, _, _, num_stalled, stalled_step_seconds, later = self
+        queue, imposed = node.queue, 0.0
+        if num_stalled:
             num_passes = math.ceil(num_tokens / (node.max_step_tokens or num_tokens))
-            stalled = own_seconds - num_passes * self.stalled_step_seconds
+            stalled = own_seconds - num_passes * stalled_step_seconds
             if stalled > 0.0:
-                imposed = self.num_stalled * stalled
-        queue, age_seconds = node.queue, now_seconds - node.at_seconds
+                imposed = num_stalled * stalled
+        if not queue.seconds:
+            return 0.0, imposed
+        age_seconds = now_seconds - node.at_seconds
         total = queue.sums[-1] - age_seconds
-        if total > 0.0:
-            no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
-            wait = (own_seconds + max(0.0, no_longer)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
-            if wait > total:
-                wait = total
-            imposed += later_seconds(node) * total * own_seconds
-        return node.queue_factor * wait, imposed
+        if total <= 0.0:
+            return 0.0, imposed
+        no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
+        wait = (own_seconds + max(0.0, no_longer)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
+        return node.queue_factor * (wait if wait < total else total), imposed + later * total * own_seconds
 
 
 class DecodeFloor(NamedTuple):

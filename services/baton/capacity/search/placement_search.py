@@ -124,6 +124,7 @@ class _Search:
         self._num_feasible = len(self._entries)
         heapq.heapify(self._entries)
         self._reached: list[Entry] = []
+        self._closers: dict[int, Sequence[Entry]] = {}
         self._num_seen = 0
         self._pricing = Pricing(snapshot, request, policy)
         wire = snapshot.wire_policy
@@ -155,14 +156,15 @@ class _Search:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
         if all(rank[:2] > limit for rank, _ in best.kept[1:]):
             return best.kept[0]
-        while self._entries and self._entries[0][:2] <= limit:
-            self._reach(heapq.heappop(self._entries))
-        nodes = {index: self._decoders[index].compute.node for _, _, _, index in self._reached}
-        able = [entry for entry in self._reached if entry[:2] <= limit]
-        able.sort(key=lambda entry: (nodes[entry[3]].last_used, nodes[entry[3]].node_id))
+        near = [entry for entry in (*self._reached, *self._entries) if entry[:2] <= limit]
+        node_of = {index: self._decoders[index].compute.node for _, _, _, index in near}
+        near.sort(key=lambda entry: (node_of[entry[3]].last_used, node_of[entry[3]].node_id))
 
         def of_kind(kind: int) -> Iterator[NodeSnapshot]:
-            return (nodes[index] for _, _, of, index in able if of == kind)
+            for entry in near:
+                kinds = self._closer(entry[3]) if entry[2] == NODE else (entry,)
+                if any(each[2] == kind and each[:2] <= limit for each in kinds):
+                    yield node_of[entry[3]]
 
         offers = chain(
             map(self._pricing.local, map(self._pricing.decode, of_kind(LOCAL))),
@@ -215,20 +217,21 @@ class _Search:
             if reason:
                 yield Candidate(node.node_id, "", infeasible_reason=reason)
 
-    def _reach(self, entry: Entry) -> None:
-        """Look at a decode node, or one kind of its candidates, more closely, or note that it has been."""
-        if entry[2] == NODE:
-            for closer in self._floors.closer(entry[3]):
-                heapq.heappush(self._entries, closer)
-        else:
-            self._reached.append(entry)
+    def _closer(self, index: int) -> Sequence[Entry]:
+        """Return the floors of each kind of a decode node's candidates, worked out once."""
+        closer = self._closers.get(index)
+        if closer is None:
+            closer = self._closers[index] = list(self._floors.closer(index))
+        return closer
 
     def _visit(self, entry: Entry, best: Best) -> None:
-        """Price a decode node's candidates of a kind, as far as they can be among the best."""
-        self._reach(entry)
+        """Price a decode node's candidates of a kind, as far as they can be among the best, or look at it closely."""
         _, _, kind, index = entry
         if kind == NODE:
+            for closer in self._closer(index):
+                heapq.heappush(self._entries, closer)
             return
+        self._reached.append(entry)
         decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
             prefillers = self._floors.prefillers
@@ -256,40 +259,47 @@ class _Search:
         Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
         Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
         """
-        snapshot, node = self._snapshot, decode.node
-        restore, is_back, link_of = decode.match.restore.seconds, self._floors.are_remotes_back, snapshot.links.get
-        decode_id, token_bytes = node.node_id, node.shape.kv_bytes_per_token
+        node, request, is_back = decode.node, self._request, self._floors.are_remotes_back
+        link_of, default_link = self._snapshot.links.get, self._snapshot.default_link
+        decode_id, token_bytes, restore = node.node_id, node.shape.kv_bytes_per_token, decode.match.restore.seconds
         after = decode.total_seconds(decode.join_seconds, decode.slowdown_seconds)
         with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
-        num_tokens = self._request.num_prompt_tokens
+        num_tokens = request.num_prompt_tokens
         num_sent = num_tokens - decode.match.num_tokens
         landing_rate = node.load.landing_bytes_per_second
         landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
         landed = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
         pairs: list[_Pair] = []
-        for ready, queue, stall, _, compute in prefillers:
-            least = max((restore + ready + after) * SLACK, with_room)
+        for ready, queue, stall, _, compute in prefillers:  # `max` and look-ups cost more here than all else
+            least = (restore + ready + after) * SLACK
+            if with_room > least:
+                least = with_room
             while pairs and pairs[0][0] < least:
                 yield heapq.heappop(pairs)
             if (is_back, least) > best.limit:
                 break
             self._num_seen += 1
-            prefill_id = compute.node.node_id
-            link = link_of((prefill_id, decode_id), snapshot.default_link)
+            prefiller = compute.node
+            prefill_id = prefiller.node_id
+            link = link_of((prefill_id, decode_id), default_link)
             if link.mismatch or prefill_id == decode_id:
                 continue
             sent = landing
             if self._is_lossless:
                 wire_bytes = link.wires[0].key_bytes + link.wires[0].value_bytes if link.wires else token_bytes
-                sent = max(sent, num_sent * wire_bytes / link.bytes_per_second)
+                on_link = num_sent * wire_bytes / link.bytes_per_second
+                if on_link > sent:
+                    sent = on_link
             own = ready - stall - queue
-            least_step = compute.node.max_step_tokens or num_tokens
-            num_frames = max(num_tokens / MIN_CHUNK_TOKENS, num_tokens / least_step, sent / FRAME_OVERHEAD_SECONDS) + 1
+            num_frames = sent / FRAME_OVERHEAD_SECONDS
+            num_passes = num_tokens / min(MIN_CHUNK_TOKENS, prefiller.max_step_tokens or num_tokens)
+            num_frames = 1 + (num_frames if num_frames > num_passes else num_passes)
             arrived = restore + queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
             if landed > arrived:
                 arrived = landed
-            arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
-            seconds = max((arrived + after + stall) * SLACK, with_room)
+            seconds = (arrived + link.round_trip_seconds + FRAME_OVERHEAD_SECONDS + after + stall) * SLACK
+            if with_room > seconds:
+                seconds = with_room
             if (is_back, seconds) <= best.limit:
                 heapq.heappush(pairs, (seconds, prefill_id, compute, link))
         while pairs:

@@ -65,20 +65,8 @@ class RequestFloors:
         entries: list[Entry] = []
         last_context, expected, total_tokens, own = 0, 0.0, 0, 0.0
         for index, floor in enumerate(self._decoders):
-            (
-                compute,
-                context,
-                held,
-                read_token,
-                by_math,
-                math_token,
-                whole,
-                idle_step,
-                least_output,
-                others,
-                others_step,
-                *_,
-            ) = floor
+            compute, context, held, read_token, by_math, math_token = floor[:6]
+            whole, idle, least_output, others, met_step = floor[6:11]
             if num_tokens >= context:
                 continue
             node = compute[0]
@@ -94,7 +82,7 @@ class RequestFloors:
             if least_start < start:
                 start = least_start
             met = others if expected >= least_output else 0.0
-            step = (others_step if met else idle_step) + read_token * own
+            step = (met_step if met else idle) + read_token * own
             decode = expected * step
             share = node.prompt_share
             if share:
@@ -131,7 +119,7 @@ class RequestFloors:
         num_pairs = num_tokens * num_tokens
         floors: list[PrefillerFloor] = []
         for index, floor in enumerate(prefillers):
-            node, max_tokens, of_pass, of_token, of_pair, least, _, _ = floor
+            node, max_tokens, of_pass, of_token, of_pair, least, num_stalled, _, _ = floor
             if num_tokens > max_tokens or (excluded and node.node_id in excluded):
                 continue
             if cached_ids and node.node_id in cached_ids:
@@ -140,7 +128,10 @@ class RequestFloors:
                 own = of_pass + num_tokens * of_token + num_pairs * of_pair
                 if least > own:
                     own = least
-            queue, imposed = floor.waits(own, num_tokens, now_seconds)
-            floors.append((queue + own + imposed, queue, imposed, index, floor))
+            if num_stalled or node.queue.seconds:
+                queue, imposed = floor.waits(own, num_tokens, now_seconds)
+                floors.append((queue + own + imposed, queue, imposed, index, floor))
+            else:
+                floors.append((own, 0.0, 0.0, index, floor))
         floors.sort()
         return floors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,12 +27,12 @@ class StreamPath(NamedTuple):
     receive_bytes_per_second: float = 0.0
     """Rate of the receiver's; 0: not known."""
 
-    def rates(self) -> dict[tuple[str, str], float]:
+    def rates(self) -> dict[str, float]:
         """Return the rates by resource, those that are known."""
         shared = {
-            (self.sender_id, self.receiver_id): self.link_bytes_per_second,
-            (self.sender_id, ""): self.send_bytes_per_second,
-            ("", self.receiver_id): self.receive_bytes_per_second,
+            f"{self.sender_id}>{self.receiver_id}": self.link_bytes_per_second,
+            f"{self.sender_id}>": self.send_bytes_per_second,
+            f">{self.receiver_id}": self.receive_bytes_per_second,
         }
         return {resource: rate for resource, rate in shared.items() if rate}
 
@@ -40,7 +40,7 @@ class StreamPath(NamedTuple):
 @dataclass(slots=True)
 class _Flow:
     path: StreamPath
-    rates: Mapping[tuple[str, str], float]
+    rates: Mapping[str, float]
     num_bytes: int
     compute_seconds: float
     left_seconds: float
@@ -167,24 +167,30 @@ class StreamsInFlight:
 
     def _send(self, elapsed_seconds: float) -> None:
         """Send an even part of each stream that has something, then what others have left over."""
-        active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
-        if not active:
-            return
-        room = {resource: rate * elapsed_seconds for flow in active for resource, rate in flow.rates.items()}
+        ready = [(flow, flow.num_computed_bytes - flow.num_sent_bytes) for flow in self._flows.values()]
+        active = [each for each in ready if each[1] > 0]
+        room = {resource: rate * elapsed_seconds for flow, _ in active for resource, rate in flow.rates.items()}
         for turn in range(2):
-            users = Counter(resource for flow in active for resource in flow.rates)
+            users = dict.fromkeys(room, 0)
+            for flow, _ in active:
+                for resource in flow.rates:
+                    users[resource] += 1
             if not turn:
                 self._note_shared({resource for resource, count in users.items() if count > 1})
-            parts = {resource: room[resource] / count for resource, count in users.items()}
-            for flow in active:
-                sent = min([parts[resource] for resource in flow.rates])
-                sent = min(sent, flow.num_computed_bytes - flow.num_sent_bytes)
+            parts = {resource: room[resource] / max(1, count) for resource, count in users.items()}
+            left = []
+            for flow, num_left in active:
+                sent = min(num_left, *[parts[resource] for resource in flow.rates])
                 flow.num_sent_bytes += sent
                 for resource in flow.rates:
                     room[resource] -= sent
-            active = [flow for flow in active if flow.num_computed_bytes > flow.num_sent_bytes]
+                if sent < num_left:
+                    left.append((flow, num_left - sent))
+            if not left:
+                return
+            active = left
 
-    def _note_shared(self, resources: Set[tuple[str, str]]) -> None:
+    def _note_shared(self, resources: Set[str]) -> None:
         if not resources:
             return
         for placement_id, flow in self._flows.items():
