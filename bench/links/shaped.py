@@ -71,7 +71,7 @@ class Cluster:
         """Generate after a prompt of random tokens, which no prefix cache keeps.
 
         Returns seconds (`time.perf_counter`) at which each token came, and the request's summary. Raises NotRemoteError
-        if the prompt was to be computed on the prefill node, and was not.
+        if no token came, or the prompt was to be computed on the prefill node, and was not.
         """
         tokens = random.Random(seed)
         prompt = [tokens.randrange(3, 90) for _ in range(num_prompt_tokens)]
@@ -83,6 +83,8 @@ class Cluster:
                 times.append(time.perf_counter())
             elif response.HasField("finished"):
                 summary = response.finished.summary
+        if not times:
+            raise NotRemoteError("no token came")
         if placement.prefill_node_id and (summary.fallback_reason or not summary.kv_byte_count):
             cause = summary.fallback_reason or "no KV came"
             raise NotRemoteError(f"the prompt was not computed on {placement.prefill_node_id}: {cause}")
@@ -117,7 +119,10 @@ _TABLE_TOKENS, _TABLE_OUTPUT, _TABLE_RATE = 8192, 32, 10e9
 _WARM_TOKENS = 512
 """Prompt before those that count: connections are opened, and the router learns how long outputs are."""
 _MAX_ATTEMPTS = 3
-"""Of one prompt: on a machine with other work a stream may break off, and what took its place is no sample."""
+"""Of one prompt: on a machine with other work a stream may break off, and what took its place is no sample; and a node
+that could not report for a while is none to the router until it does."""
+_RETRY_SECONDS = 1.0
+"""Two reports of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +181,8 @@ class Row:
     @property
     def bound_seconds(self) -> float:
         """Return max(compute, wire) and one group of whichever is quicker: the least that a pipeline can take."""
-        compute = self.median("compute_seconds")
-        return max(compute, self.wire_seconds) + min(compute, self.wire_seconds) / self.median("num_frames")
+        compute, num_groups = self.median("compute_seconds"), max(1.0, self.median("num_frames"))
+        return max(compute, self.wire_seconds) + min(compute, self.wire_seconds) / num_groups
 
     @property
     def hidden_share(self) -> float:
@@ -275,15 +280,17 @@ def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[di
 def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
     """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
     for attempt in range(1, _MAX_ATTEMPTS + 1):
-        placement = cluster.place(num_prompt_tokens, num_output_tokens)
-        started = time.perf_counter()
         try:
+            placement = cluster.place(num_prompt_tokens, num_output_tokens)
+            started = time.perf_counter()
             times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
             break
-        except NotRemoteError as error:
-            if attempt == _MAX_ATTEMPTS:
+        except (NotRemoteError, grpc.RpcError) as error:
+            is_passing = isinstance(error, NotRemoteError) or error.code() is grpc.StatusCode.UNAVAILABLE
+            if attempt == _MAX_ATTEMPTS or not is_passing:
                 raise
             print(f"again, {num_prompt_tokens} tokens: {error}", flush=True)
+            time.sleep(_RETRY_SECONDS)
     estimate = placement.estimate
     return Sample(
         compute_seconds=summary.prefill_duration.ToNanoseconds() / 1e9,

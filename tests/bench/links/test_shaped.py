@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
+import grpc
 import pytest
 
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateResponse
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.v1.generation_pb2 import PlacementSummary
+from bench.links import shaped
 from bench.links.shaped import NotRemoteError, Row, Sample, generate_remotely
 
 _SAMPLE = Sample(
@@ -49,6 +54,42 @@ def test_a_transfer_that_took_no_time_is_hidden(
     assert Row("a to b", 1e9, 100, (sample,)).hidden_share == hidden_share
 
 
+def test_a_transfer_without_frames_is_one_group() -> None:
+    """The bound is the two stages one after the other then."""
+    row = Row("a to b", 1e9, 100, (replace(_SAMPLE, num_frames=0),))
+
+    assert row.bound_seconds == pytest.approx(2.0 + row.wire_seconds)
+
+
+@pytest.fixture
+def _is_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have attempts follow each other at once."""
+    monkeypatch.setattr(shaped, "_RETRY_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_is_hurried")
+def test_a_router_that_knows_no_node_for_a_while_is_asked_again() -> None:
+    """A node whose report is late is there again with the next one; other errors end the run."""
+    cluster = FlakyCluster(num_fallbacks=0, errors=[CallError(grpc.StatusCode.UNAVAILABLE)])
+
+    assert generate_remotely(cluster, 512, seed=1).num_bytes == 5  # type: ignore[arg-type]
+    wrong = FlakyCluster(num_fallbacks=0, errors=[CallError(grpc.StatusCode.INVALID_ARGUMENT)])
+    with pytest.raises(CallError):
+        generate_remotely(wrong, 512, seed=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_is_hurried")
+def test_an_answer_without_tokens_is_no_sample() -> None:
+    """It has no time of a last token, and is asked for again."""
+    responses = [DecodeServiceGenerateResponse(finished={"summary": {"kv_byte_count": 5}})]
+    decode = SimpleNamespace(Generate=lambda *_, **__: iter(responses))
+    cluster = shaped.Cluster(decode, None, "near", "far")  # type: ignore[arg-type]
+
+    with pytest.raises(NotRemoteError, match="no token came"):
+        cluster.generate(Placement(prefill_node_id="far"), 10, 2, 1)
+
+
+@pytest.mark.usefixtures("_is_hurried")
 def test_what_was_not_computed_remotely_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A fallback says nothing of the link; three in a row end the run with their cause."""
     cluster = FlakyCluster(num_fallbacks=2)
@@ -61,14 +102,29 @@ def test_what_was_not_computed_remotely_is_asked_again(capsys: pytest.CaptureFix
         generate_remotely(FlakyCluster(num_fallbacks=3), 512, seed=1)  # type: ignore[arg-type]
 
 
-class FlakyCluster:
-    """A cluster whose first prompts are computed where they should not be."""
+class CallError(grpc.RpcError):
+    """A call that failed."""
 
-    def __init__(self, num_fallbacks: int) -> None:
+    def __init__(self, code: grpc.StatusCode) -> None:
+        super().__init__(code)
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        """Return why."""
+        return self._code
+
+
+class FlakyCluster:
+    """A cluster whose first prompts are computed where they should not be, if the router places them at all."""
+
+    def __init__(self, num_fallbacks: int, errors: Sequence[CallError] = ()) -> None:
         self._num_fallbacks = num_fallbacks
+        self._errors = list(errors)
 
     def place(self, _num_prompt_tokens: int, _num_output_tokens: int) -> Placement:
-        """Return a placement."""
+        """Return a placement, after the errors."""
+        if self._errors:
+            raise self._errors.pop()
         return Placement(prefill_node_id="far")
 
     def generate(self, *_arguments: object) -> tuple[list[float], PlacementSummary]:
