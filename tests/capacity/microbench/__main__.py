@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from baton.rpc.process import freeze_loaded_objects
 from bench.results_file import describe_machine, write_results
 from capacity.microbench.loaded_router import LoadedRouter
 
@@ -104,4 +105,5 @@ def _rounded(row: Row) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    freeze_loaded_objects()  # as the router does when it has started
     sys.exit(main())
