@@ -94,5 +94,24 @@ SURVIVED: Mapping[str, str] = {
     "test_nodes_are_told_a_tenant_that_has_no_name_and_its_weight",
     f"{_BATON}/gateway/access/tenants.py:Places.hold: 16 -> 17": "test_places.py::"
     "test_one_long_generation_counts_for_a_sixteenth_of_the_expectation",
+    f"{_BATON}/engine/scheduling/admission.py:BatchAdmission.newcomer_tokens: num_slots <= 0 -> (num_slots < "
+    "0)": "test_order.py::test_nothing_is_kept_for_a_newcomer_that_gets_no_place",
+    f"{_BATON}/engine/kv_cache/block_copy.py:swap_blocks: len(swaps.outs) + sum(len(swap.contents) for swap in "
+    "swaps.ins) -> (len(swaps.outs) - sum((len(swap.contents) for swap in swaps.ins)))": "test_block_copy.py::"
+    "test_copies_both_ways_count",
+    f"{_BATON}/kv_transport/fast_channel.py:FastStream.close: True -> False": "test_kv_services.py::"
+    "test_what_comes_after_the_end_of_a_stream_is_not_kept",
+    f"{_BATON}/kv_transport/fast_channel.py:_cancel_made: not making.cancelled() and making.exception() is None -> (no"
+    "t making.cancelled() or making.exception() is None)": "test_kv_services.py::"
+    "test_a_call_that_failed_after_its_asker_had_gone_is_nobodys_error",
+    f"{_BATON}/decode/kv_stream/receive_budget.py:ReceiveBudget.frames_of: wanted.chunk_tokens or most_tokens -> "
+    "(wanted.chunk_tokens)": "test_receive_budget.py::"
+    "test_where_any_number_of_positions_is_wanted_as_many_are_as_fit_into_a_frame",
+    f"{_BATON}/decode/kv_stream/block_pull.py"
+    ':BlockPull._promise: raise StreamBrokenError(f"the node promises '
+    '{message.block_count} of {self._num_wanted} blocks") -> pass': "test_block_pull.py::"
+    "test_of_a_node_that_promises_other_blocks_than_were_asked_for_nothing_is_taken",
+    f"{_BATON}/decode/kv_stream/remote_prefill.py:RemotePrefill._local_seconds: 1 -> 0": "none: the line is gone, "
+    "as the time of one position is lost in that of reading the weights",
 }
 """The test that was written because a mutant had survived, by its name."""

@@ -112,6 +112,18 @@ def test_small_frames_have_fewer_layers_then_fewer_positions() -> None:
     assert 1 <= shape.layers_per_frame <= LAYOUT.num_layers
 
 
+@pytest.mark.parametrize("wanted_tokens", [0, 10**6])
+def test_where_any_number_of_positions_is_wanted_as_many_are_as_fit_into_a_frame(wanted_tokens: int) -> None:
+    """A sender that may choose would fill frames that this node has no room for."""
+    budget = ReceiveBudget(receive_bytes_for(4, 128 << 10), 4)
+    token_bytes = max(spec.num_token_elements for spec in LAYOUT.layers) * LAYOUT.dtype.num_bytes
+
+    shape = budget.frames_of(LAYOUT, FrameShape(LAYOUT.num_layers, wanted_tokens))
+
+    assert shape.chunk_tokens == (128 << 10) // token_bytes
+    assert budget.frames_of(LAYOUT, FrameShape(LAYOUT.num_layers, 7)).chunk_tokens == 7
+
+
 @pytest.mark.parametrize("transport", ["grpc", "fast"])
 def test_streams_share_what_a_node_has_for_them(transport: str) -> None:
     """Ten prompts with credit for less than two frames: all are answered, and nothing is held in the end."""
