@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForImageTextToText,
     DeepseekV3Config,
     DeepseekV32Config,
+    FalconH1Config,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
@@ -39,6 +40,7 @@ from transformers import (
     Mistral3Config,
     MistralConfig,
     MixtralConfig,
+    NemotronHConfig,
     Phi3Config,
     PixtralVisionConfig,
     PreTrainedTokenizerFast,
@@ -80,6 +82,8 @@ HubCheckpointName = Literal[
     "qwen3_5",
     "qwen3_5_moe",
     "lfm2",
+    "nemotron_h",
+    "falcon_h1",
     "deepseek_v32",
     "glm_moe_dsa",
 ]
@@ -107,7 +111,10 @@ FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 HUB_NAMES: tuple[HubCheckpointName, ...] = get_args(HubCheckpointName)
 """Those of families whose folders are laid out otherwise than transformers' classes: `families/test_matrix.py` tries
 them; all but MiniMax and Qwen3-Next have a tower for images."""
-HYBRID_NAMES: tuple[HubCheckpointName, ...] = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2")
+HYBRID_NAMES: tuple[HubCheckpointName, ...] = (
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2"),
+    *("nemotron_h", "falcon_h1"),
+)
 """Those of them with layers that keep a state of the sequence instead of K and V."""
 LATENT_NAMES: tuple[LatentCheckpointName, ...] = get_args(LatentCheckpointName)
 """Those of families that cache latents; `deepseek_v3` has groups of experts and YaRN."""
@@ -152,6 +159,8 @@ _SEEDS: dict[CheckpointName, int] = {
     "qwen3_5": 3,
     "qwen3_5_moe": 3,
     "lfm2": 3,
+    "nemotron_h": 3,
+    "falcon_h1": 3,
     "yarn_llama": 17,
     "yarn_mistral": 12,
     "yarn_qwen2": 24,
@@ -197,6 +206,40 @@ _GATED_DELTA: dict[str, Any] = {
     "linear_value_head_dim": 24,
 }
 """Sizes of layers that keep a state, no two dimensions of which are equal."""
+
+_NEMOTRON: dict[str, Any] = {
+    "hybrid_override_pattern": "ME*-ME",
+    "num_hidden_layers": 6,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 24,
+    "n_groups": 2,
+    "chunk_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 2.5,
+}
+"""Kinds of layers as in Nemotron 3 Nano, and a dense one as in Nemotron Nano 2; groups as in both."""
+_FALCON: dict[str, Any] = {
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 32,
+    "mamba_norm_before_gate": False,
+    "embedding_multiplier": 4.0,
+    "lm_head_multiplier": 0.75,
+    "key_multiplier": 0.5,
+    "attention_out_multiplier": 0.9375,
+    "mlp_multipliers": [0.875, 0.6],
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.9, 0.8, 0.7, 1.3, 1.1],
+    "ssm_out_multiplier": 0.6,
+}
+"""Every multiplier but one of attention's inputs, which mlx-lm folds into some of the weights alone."""
 
 _WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8}
 """Sizes that groups of 128 elements divide."""
@@ -374,6 +417,10 @@ def _latent_config_of(name: str, rope: dict[str, Any]) -> Any:
 
 def _hybrid_config_of(name: str, rope: dict[str, Any]) -> Any:
     """Return a configuration with layers that keep a state."""
+    if name == "nemotron_h":
+        return NemotronHConfig(**_BASE | _NEMOTRON, head_dim=16)
+    if name == "falcon_h1":
+        return FalconH1Config(**_BASE | _FALCON, head_dim=16, rope_parameters=rope)
     if name == "lfm2":
         layers = ["conv", "conv", "full_attention", "conv"]
         return Lfm2Config(**_BASE | {"tie_word_embeddings": True}, layer_types=layers, rope_parameters=rope)
@@ -444,12 +491,20 @@ def _root() -> Path:
     return Path(folder.name)
 
 
+def variant(name: CheckpointName, folder: Path, **changes: Any) -> Path:
+    """Write a checkpoint with other values in its configuration, and weights of its own."""
+    config = _config_of(name)
+    return _write_checkpoint(name, type(config).from_dict(config.to_dict() | changes), folder)
+
+
 @cache
 def _make_checkpoint(name: CheckpointName) -> Path:
-    folder = _root() / name
+    return _write_checkpoint(name, _config_of(name), _root() / name)
+
+
+def _write_checkpoint(name: CheckpointName, config: Any, folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEEDS[name])
-        config = _config_of(name)
         model = _class_for(hasattr(config, "text_config")).from_config(config, dtype=torch.float32)
         _sharpen(model)
         for name_of_buffer, buffer in model.named_buffers():
@@ -461,6 +516,8 @@ def _make_checkpoint(name: CheckpointName) -> Path:
         _write_as_minimax(folder / "config.json")
     if name in LATENT_NAMES:
         _write_as_deepseek(folder / "config.json")
+    if name == "nemotron_h":
+        _write_as_nemotron(folder / "config.json")
     if name == "qwen3_5_moe":
         _fuse_experts(folder / "model.safetensors")
     _tokenizer().save_pretrained(folder)
@@ -499,7 +556,7 @@ def _sharpen(model: torch.nn.Module) -> None:
                 # Its scores are not divided by the root of a head's size. Half as sharp as the others: with as sharp
                 # ones, transformers' logits in float32 and in float64 differ by 1.2e-4 of the largest, not by 2e-5.
                 parameter.mul_(parameter.shape[0] ** -0.25 * 0.5**0.5)
-        if type(model).__name__.startswith(("DeepseekV3", "Glm4MoeLite", "GlmMoeDsa")):
+        if type(model).__name__.startswith(("DeepseekV3", "Glm4MoeLite", "GlmMoeDsa", "NemotronH")):
             for buffer_name, buffer in model.named_buffers():
                 if buffer_name.endswith("e_score_correction_bias"):
                     buffer.normal_(-0.5, 0.2)
@@ -514,6 +571,8 @@ def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset:
         parameter.normal_(0.0, gain * fan_in**-0.5)
     elif name.endswith("A_log"):
         parameter.normal_(-3.0, 1.0)  # some heads forget within few tokens, some remember hundreds
+    elif name.endswith("dt_bias") and "linear_attn" not in name:
+        parameter.normal_(-4.0, 1.5)  # some steps are below the least one
     elif name.endswith(("bias", "sinks")):
         parameter.normal_(0.0, 0.2)
     elif name in ("model.norm.weight", "model.language_model.norm.weight", "model.embedding_norm.weight"):
@@ -528,8 +587,8 @@ def _write_flat_rope(config_file: Path) -> None:
     """Add the flat RoPE keys: folders on the Hub carry them, and mlx-lm reads nothing else."""
     config = json.loads(config_file.read_text())
     text = config.get("text_config", config)
-    rope = dict(text["rope_parameters"])
-    if "rope_theta" not in rope:  # one for each kind of layer
+    rope = dict(text.get("rope_parameters", {}))
+    if "rope_theta" not in rope:  # one for each kind of layer, or none
         return
     text["rope_theta"] = rope.pop("rope_theta")
     if rope["rope_type"] != "default":
@@ -558,6 +617,17 @@ def _write_as_deepseek(config_file: Path) -> None:
         config["rope_parameters"] = {"rope_type": kind, "rope_theta": config.pop("rope_theta")}
     config |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "partial_rotary_factor": 1.0}
     config_file.write_text(json.dumps(config | {"num_nextn_predict_layers": 1}, indent=1))
+
+
+def _write_as_nemotron(config_file: Path) -> None:
+    """Say as NVIDIA's folders do of what kinds layers are, and to what their steps are limited."""
+    config = json.loads(config_file.read_text())
+    names = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    pattern = "".join(names[kind] for kind in config.pop("layers_block_type"))
+    config |= {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
+    del config["mtp_layers_block_type"]
+    config["time_step_limit"] = [0.0, float("inf")]
+    config_file.write_text(json.dumps(config, indent=1))
 
 
 @cache
@@ -609,8 +679,15 @@ def _take_agreed(folder: Path, prompt_ids: list[int], known: list[int], guess: S
 def _generate(folder: Path, prompt_ids: list[int], num_tokens: int) -> list[int]:
     prompt = torch.tensor([prompt_ids], device=_reference_device)
     with torch.inference_mode():
-        output = _reference_model(folder).generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=num_tokens, do_sample=False
+        model = _reference_model(folder)
+        # Of Nemotron-H, transformers limits steps where it computes several positions at once, and else does not.
+        has_cache = model.config.model_type != "nemotron_h"
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            use_cache=has_cache,
         )
     tokens: list[int] = output[0, len(prompt_ids) :].tolist()
     return tokens

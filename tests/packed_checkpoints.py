@@ -44,7 +44,7 @@ def affine(name: CheckpointName, kind: Affine, folder: Path, *, dtype: str = "bf
         flat["block_dim"] = told["hidden_size"]
     if experts := told.get("num_local_experts"):
         flat["num_experts"] = experts
-    if "rope_scaling" not in told:
+    if "rope_scaling" not in told and name != "nemotron_h":
         flat["rope_scaling"] = None
     if text := told.get("text_config"):
         text = {**text_config(told), "tie_word_embeddings": told["tie_word_embeddings"]}
@@ -92,6 +92,8 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
             tensor = tensor.transpose(1, 2).contiguous()
         if config["model_type"].startswith(("qwen3_next", "qwen3_5")) and name.endswith(_OFFSET_NORMS):
             tensor = tensor - 1
+        if config["model_type"] == "falcon_h1":
+            tensor = tensor / _factor_of_falcon(config, name)
         tensors |= _in_names_of_hub(name, tensor)
     for name in [name for name in tensors if name.endswith("embed_q.weight")]:
         keys, values = tensors.pop(name).mT, tensors.pop(name.replace("embed_q", "unembed_out"))
@@ -102,6 +104,20 @@ def unpacked_affine(packed: Path, folder: Path, *, dtype: torch.dtype = torch.fl
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return with_tokenizer(packed, folder)
+
+
+def _factor_of_falcon(config: dict[str, Any], name: str) -> float | torch.Tensor:
+    """Return what mlx-lm has multiplied a weight by when it wrote the folder."""
+    told = {key.removesuffix("_multiplier"): value for key, value in config.items()}
+    gate, down = told["mlp_multipliers"]
+    factors = {"embed_tokens": told["embedding"], "lm_head": told["lm_head"], "o_proj": told["attention_out"]}
+    factors |= {"out_proj": told["ssm_out"], "gate_proj": gate, "down_proj": down}
+    if name.endswith("in_proj.weight"):
+        states = told["mamba_n_groups"] * told["mamba_d_state"]
+        sizes = (told["mamba_d_ssm"], told["mamba_d_ssm"], states, states, told["mamba_n_heads"])
+        parts = zip(sizes, told["ssm_multipliers"], strict=True)
+        return torch.cat([torch.full((size, 1), told["ssm_in"] * value) for size, value in parts])
+    return float(factors.get(name.removesuffix(".weight").rpartition(".")[2], 1.0))
 
 
 _OFFSET_NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
@@ -336,6 +352,7 @@ def _in_names_of_hub(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]
     block, _, rest = name.partition("switch_mlp.")
     if not rest:
         return {name: tensor}
+    rest = rest.replace("fc1.", "up_proj.").replace("fc2.", "down_proj.")
     if "block_sparse_moe" in block:
         names = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
         rest = f"{names[rest.removesuffix('.weight')]}.weight"

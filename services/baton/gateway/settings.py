@@ -47,9 +47,9 @@ class ChatModelSettings(ServiceSettings):
     tokenizer_cache_dir: str = "~/.cache/baton/tokenizers"
     """Where tokenizers are kept that nodes have given, by digest, 64 at most; several gateways may share it."""
     tool_call_parser: str = "auto"
-    """Format of tool calls: deepseek, gemma, glm, harmony, hermes, kimi, llama_json, minimax, mistral, pythonic,
-    qwen_coder, none; auto: as the chat template has it. Of `model_dir`'s model alone where that is set; others are as
-    their templates have it."""
+    """Format of tool calls: deepseek, gemma, glm, harmony, hermes, kimi, llama_json, minimax, mistral, nemotron,
+    pythonic, qwen_coder, none; auto: as the chat template has it. Of `model_dir`'s model alone where that is set;
+    others are as their templates have it."""
     reasoning_parser: str = "auto"
     """Format in which the model marks its reasoning: gemma, harmony, mistral, think, none; auto: that of its chat
     template. Like `tool_call_parser`."""

@@ -108,7 +108,7 @@ class KvLayout:
     tokenizer_digest: str
     """Digest of the tokenizer files; empty: not known, not compared."""
     layers: tuple[LayerSpec, ...]
-    """One per layer, in order of depth."""
+    """One per cache, in order of depth: layers have one as a rule, of a state or of K and V, but some two or none."""
     dtype: KvDtype
     """Number format of the cache, and of activations."""
     rope_state: RopeState = "rotated_half"

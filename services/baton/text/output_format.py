@@ -19,7 +19,7 @@ from baton.text.tool_calls.deepseek import DeepSeekParser, KimiParser
 from baton.text.tool_calls.gemma import GemmaParser
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.harmony import HarmonyParser
-from baton.text.tool_calls.json_calls import HermesParser
+from baton.text.tool_calls.json_calls import HermesParser, NemotronParser
 from baton.text.tool_calls.llama_json import LlamaJsonParser
 from baton.text.tool_calls.mistral import MistralParser
 from baton.text.tool_calls.notation import notation_of
@@ -43,6 +43,7 @@ TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
     "llama_json": LlamaJsonParser,
     "minimax": MiniMaxParser,
     "mistral": MistralParser,
+    "nemotron": NemotronParser,
     "pythonic": PythonicParser,
     "qwen_coder": QwenCoderParser,
 }
@@ -69,6 +70,7 @@ _MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
     "llama_json": ("<|python_tag|>",),
     "minimax": ("<minimax:tool_call>", "</minimax:tool_call>"),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    "nemotron": ("<TOOLCALL>", "</TOOLCALL>"),
     "pythonic": ("<|python_start|>", "<|python_end|>"),
     "qwen_coder": ("<tool_call>", "</tool_call>"),
 }
@@ -81,6 +83,7 @@ _TOOL_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("kimi", ("<|tool_calls_section_begin|>",)),
     ("glm", ("<tool_call>", "<arg_key>")),
     ("qwen_coder", ("<tool_call>", "<function=")),
+    ("nemotron", ("<TOOLCALL>",)),
     ("hermes", ("<tool_call>",)),
     ("mistral", ("[TOOL_CALLS]",)),
     ("pythonic", ("<|python_start|>",)),

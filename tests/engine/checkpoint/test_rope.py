@@ -34,7 +34,7 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
     assert rope_parameters({}) == {"rope_theta": 10_000.0}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"nemotron_h"}))  # which rotates nothing
 def test_a_base_that_is_not_named_is_the_one_of_transformers(family: str) -> None:
     """Families have bases of their own."""
     theirs = AutoConfig.for_model("deepseek_v3" if family == "kimi_k2" else family).rope_parameters

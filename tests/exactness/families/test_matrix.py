@@ -102,6 +102,12 @@ SAMPLE: list[tuple[Setting, Condition]] = [
     (Setting("qwen3_5", "plain", "mlx-to-torch"), "migrated"),
     (Setting("qwen3_5_moe", "mlx8", "torch"), "preempted"),
     (Setting("lfm2", "plain", "torch-to-mlx"), "alone"),
+    (Setting("nemotron_h", "mlx4", "torch-to-mlx"), "killed"),
+    (Setting("nemotron_h", "plain", "mlx-to-torch"), "prefix"),
+    (Setting("nemotron_h", "plain", "torch"), "ragged"),
+    (Setting("falcon_h1", "mlx4", "mlx-to-torch"), "migrated"),
+    (Setting("falcon_h1", "plain", "torch-to-mlx"), "ragged"),
+    (Setting("falcon_h1", "plain", "mlx"), "preempted"),
 ]
 """Each family, format, place and condition at least once."""
 

@@ -22,18 +22,21 @@ from baton.kv.disk_store import DiskBlockStore
 from baton.kv.stream import KvFrame, KvProgress
 from baton.prefill.kv_stream import FrameExport
 from baton.wire.quantities import shape_from_proto, shape_to_proto
-from checkpoints import checkpoint, reference_generate, reference_logits
+from checkpoints import HYBRID_NAMES, HubCheckpointName, checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from order import RUNS_ALL
 
 NUM_NEW_TOKENS = 8
 FOLDER = checkpoint("qwen3_next")
 
 
 @contextmanager
-def engine_of(framework: Framework, *, num_blocks: int = 512, max_step_tokens: int = 96) -> Iterator[Engine]:
+def engine_of(
+    framework: Framework, folder: Path = FOLDER, *, num_blocks: int = 512, max_step_tokens: int = 96
+) -> Iterator[Engine]:
     """Run an engine, which proves at its end that no slot is lost."""
-    engine = start_engine(load_runner(framework, FOLDER, num_blocks=num_blocks), max_step_tokens=max_step_tokens)
+    engine = start_engine(load_runner(framework, folder, num_blocks=num_blocks), max_step_tokens=max_step_tokens)
     try:
         yield engine
         engine.call(engine.scheduler.check_integrity)
@@ -47,11 +50,11 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [[draw.randrange(3, 512) for _ in range(length)] for length in lengths]
 
 
-def answer(engine: Engine, name: str, prompt: list[int], num_tokens: int = NUM_NEW_TOKENS) -> Generation:
+def answer(engine: Engine, name: str, prompt: list[int], folder: Path = FOLDER) -> Generation:
     """Generate alone, compare with transformers, and return what was told."""
-    generation = generate(engine, name, prompt, greedy(num_tokens))
+    generation = generate(engine, name, prompt, greedy(NUM_NEW_TOKENS))
     output = generation.tokens()
-    assert output == reference_generate(FOLDER, prompt, num_tokens, guess=output)
+    assert output == reference_generate(folder, prompt, NUM_NEW_TOKENS, guess=output)
     return generation
 
 
@@ -61,19 +64,21 @@ def num_cached(generation: Generation) -> int:
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"])
-def test_a_prefix_is_restored_at_every_boundary(framework: Framework) -> None:
+@pytest.mark.parametrize("name", HYBRID_NAMES if RUNS_ALL else ["qwen3_next", "falcon_h1"])
+def test_a_prefix_is_restored_at_every_boundary(name: HubCheckpointName, framework: Framework) -> None:
     """At the end of a prompt's last full block at once, elsewhere from the second request with that beginning on."""
     prompt, *others = prompts_of(70, 5, 6, 7)
-    with engine_of(framework) as engine:
+    folder = checkpoint(name)
+    with engine_of(framework, folder) as engine:
         first = generate(engine, "first", prompt, greedy(40))
         output = first.tokens()
         for end in range(BLOCK_TOKENS, 65, BLOCK_TOKENS):
             found = [
-                num_cached(answer(engine, f"{end}-{index}", [*prompt[:end], *other]))
+                num_cached(answer(engine, f"{end}-{index}", [*prompt[:end], *other], folder))
                 for index, other in enumerate(others)
             ]
             assert found == ([64, 64, 64] if end == 64 else [end - BLOCK_TOKENS, end, end])
-        assert num_cached(answer(engine, "next turn", [*prompt, *output, *others[0]])) == 96
+        assert num_cached(answer(engine, "next turn", [*prompt, *output, *others[0]], folder)) == 96
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"])
@@ -169,6 +174,18 @@ def test_a_state_travels_once_after_its_layer_of_the_last_positions() -> None:
     assert [(frame.token_begin, frame.num_tokens) for frame in states] == [(0, 100)] * 3
     assert sum(frame.num_bytes for frame in states) == layout.num_state_bytes() == 3 * (3 * 160 + 4 * 16 * 24) * 4
     assert [frame.num_tokens for frame in frames if frame.layer_begin == 3] == [40, 40, 20]
+
+
+def test_a_layer_with_a_state_beside_attention_sends_both() -> None:
+    """K and V with every chunk, the state before those of the last positions: layers are told by their caches."""
+    (prompt,) = prompts_of(50)
+    with engine_of("torch", checkpoint("falcon_h1"), max_step_tokens=40) as engine:
+        frames, _ = exported(engine, prompt)
+
+    told = [(frame.layer_begin, frame.token_begin, frame.num_tokens) for frame in frames]
+    assert told[:4] == [(layer, 0, 40) for layer in (1, 3, 5, 7)]
+    assert told[4:] == [(layer, *((40, 10) if layer % 2 else (0, 50))) for layer in range(8)]
+    assert [bool(frame.state) for frame in frames[4:]] == [True, False] * 4
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"])

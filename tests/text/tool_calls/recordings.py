@@ -60,6 +60,18 @@ CALLS = [
         [*_ONE_PARIS, Content(" Done.")],
     ),
     Recording(
+        "hermes",
+        f'Let me see.\n<tool_call>\n[\n  {{"name": "get_weather", "arguments": {_PARIS}}},\n'
+        f'  {{"name": "get_weather", "arguments": {_OSLO}}}\n]\n</tool_call>',
+        [Content("Let me see."), *_TWO],
+    ),
+    Recording(
+        "nemotron",
+        f'Hm.\n\n<TOOLCALL>[{{"name": "get_weather", "arguments": {_PARIS}}}, '
+        f'{{"name": "get_weather", "arguments": {_OSLO}}}]</TOOLCALL>\n',
+        [Content("Hm."), *_TWO],
+    ),
+    Recording(
         "qwen_coder",
         "I look.\n\n<tool_call>\n<function=get_weather>\n"
         '<parameter=city>\nOslo "é"\n</parameter>\n<parameter=days>\n2\n'
@@ -209,6 +221,7 @@ LOOKALIKES = [
         ("pythonic", "[now("),
         ("pythonic", "[now(1)]"),
         ("pythonic", "[get_weather(city=open())]"),
+        ("nemotron", "<TOOLCALL>[]</TOOLCALL>"),
         ("mistral", "[TOOL_CALLS"),
         ("mistral", "[TOOL_CALLS]a b"),
         ("mistral", "[TOOL_CALLS] [1]"),

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from baton.capacity.cost import AttentionElements
-from baton.engine.checkpoint.recurrent_state import HYBRID_FAMILIES, STATE_KINDS, state_of
+from baton.engine.checkpoint.mamba import MAMBA_FAMILIES, check_mamba
+from baton.engine.checkpoint.recurrent_state import HYBRID_FAMILIES, STATE_KINDS, kind_of, state_of
 from baton.engine.checkpoint.rope import rope_parameters
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import LayerSpec
@@ -23,6 +24,7 @@ _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
+_KINDS_WITHOUT_CACHE = ("mlp", "moe")
 INDEXED_FAMILIES = ("deepseek_v32", "glm_moe_dsa")
 """Those that choose by an index which keys a query sees; they cache the index's key behind the rotated part of keys."""
 LATENT_FAMILIES = ("deepseek_v3", "glm4_moe_lite", "kimi_k2", *INDEXED_FAMILIES)
@@ -64,9 +66,12 @@ def read_latents(config: Mapping[str, Any]) -> Latents | None:
 
 
 def layer_specs(config: Mapping[str, Any]) -> tuple[LayerSpec, ...]:
-    """Return the cache of every layer that has one: the last layers of Gemma 4 read those of others."""
+    """Return the caches of all layers, in order of depth.
+
+    The last layers of Gemma 4 read those of others; layers of Nemotron-H may have none, those of Falcon-H1 have two.
+    """
     num_layers = int(config["num_hidden_layers"]) - int(config.get("num_kv_shared_layers") or 0)
-    return tuple(_spec_of(config, layer) for layer in range(num_layers))
+    return tuple(spec for layer in range(num_layers) for spec in _specs_of(config, layer))
 
 
 def head_dim(config: Mapping[str, Any]) -> int:
@@ -83,7 +88,8 @@ def attention_elements(config: Mapping[str, Any]) -> AttentionElements:
     """
     num_heads, specs, latents = int(config["num_attention_heads"]), layer_specs(config), read_latents(config)
     elements = num_heads * sum(spec.key_head_dim + spec.value_head_dim for spec in specs)
-    elements = elements * int(config["num_hidden_layers"]) // len(specs)  # with those that read others' caches
+    num_shared = int(config.get("num_kv_shared_layers") or 0)
+    elements += elements * num_shared // len(specs)  # of layers that read others' caches
     if latents is None:
         return AttentionElements(elements, elements)
     made = latents.plain_dim + latents.value_dim
@@ -102,6 +108,8 @@ def check_layers(directory: Path, config: Mapping[str, Any]) -> None:
     """
     if config["model_type"] in LATENT_FAMILIES:
         _check_latents(directory, config)
+    if config["model_type"] in MAMBA_FAMILIES:
+        check_mamba(directory, config)
     for layer, kind in enumerate(config.get("layer_types") or ()):
         is_own = kind in STATE_KINDS and config["model_type"] in HYBRID_FAMILIES
         is_own |= kind == "indexed_attention" and config["model_type"] in INDEXED_FAMILIES
@@ -130,11 +138,18 @@ def _check_latents(directory: Path, config: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"model {directory}: {problem}")
 
 
-def _spec_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
+def _specs_of(config: Mapping[str, Any], layer: int) -> tuple[LayerSpec, ...]:
+    kind = kind_of(config, layer) if config["model_type"] in HYBRID_FAMILIES else ""
+    if kind in _KINDS_WITHOUT_CACHE:
+        return ()
+    state = state_of(config, layer)
+    of_state = (LayerSpec(0, 0, 0, state=state),) if state else ()
+    return of_state if state and kind != "hybrid" else (*of_state, _kv_of(config, layer))
+
+
+def _kv_of(config: Mapping[str, Any], layer: int) -> LayerSpec:
     if latents := read_latents(config):
         return LayerSpec(1, latents.rank, latents.rope_dim + latents.index_dim)
-    if state := state_of(config, layer):
-        return LayerSpec(0, 0, 0, state=state)
     num_kv_heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
     width, window = head_dim(config), _window_of(config, layer)
     if config["model_type"] == "gemma4_text" and not window:

@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from baton.engine.checkpoint.mamba import completed
+
 ENGINES = ("torch", "mlx")
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": ENGINES,
     "deepseek_v32": ENGINES,
+    "falcon_h1": ENGINES,
     "gemma2": ENGINES,
     "gemma3_text": ENGINES,
     "gemma4_text": ENGINES,
@@ -24,6 +27,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ministral3": ENGINES,
     "mistral": ENGINES,
     "mixtral": ENGINES,
+    "nemotron_h": ENGINES,
     "phi3": ENGINES,
     "qwen2": ENGINES,
     "qwen2_moe": ENGINES,
@@ -79,6 +83,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "use_double_wide_mlp": False,
         "vocab_size_per_layer_input": 262_144,
     },
+    "nemotron_h": {"head_dim": 128, "time_step_min": 0.001},
 }
 """What `text_config` leaves out in folders of the hub, as transformers completes it."""
 _GLOBAL = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
@@ -106,7 +111,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     else:
         told = config
     text = {**told, **shared}
-    text = {**_DEFAULTS.get(str(text.get("model_type")), {}), **text}
+    text = completed({**_DEFAULTS.get(str(text.get("model_type")), {}), **text})
     if isinstance(of_layers := text.pop("per_layer_config", None), Mapping):
         for layer in of_layers.values():
             text |= {_GLOBAL[key]: value for key, value in layer.items() if key in _GLOBAL}

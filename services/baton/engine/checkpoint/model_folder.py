@@ -20,6 +20,7 @@ from baton.engine.checkpoint.cached_state import (
 )
 from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, is_computed_with, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
+from baton.engine.checkpoint.mamba import multiplied
 from baton.engine.checkpoint.quantization import Quantization, read_quantization
 from baton.engine.checkpoint.recurrent_state import in_layout_of_hub
 from baton.engine.checkpoint.rope import check_rope
@@ -188,6 +189,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     weights = read_packed(str(directory), config, stored) if is_foreign else read_weights(stored, quantization)
     weights = {name: weight for name, weight in weights.items() if not is_beyond(name, config["num_hidden_layers"])}
     given, weights = weights, in_layout_of_hub(weights, family)
+    if family == "falcon_h1" and weights is not given:
+        config = multiplied(
+            directory, config, is_tied=config.get("tie_word_embeddings", "lm_head.weight" not in weights)
+        )
     is_repacked = is_foreign or is_wrapped or quantization is not None or weights is not given
     is_repacked = is_repacked or not weights.keys() <= stored.keys()
     return Checkpoint(directory, config, end_token_ids, weights, quantization, is_repacked, is_wrapped)
@@ -205,7 +210,7 @@ def _check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
 def is_beyond(name: str, num_layers: int) -> bool:
     """Return whether a tensor is of a layer after the last, which predicts tokens ahead, and is not computed."""
     match = re.match(r"model\.layers\.(\d+)\.", name)
-    return match is not None and int(match[1]) >= num_layers
+    return name.startswith("mtp.") or (match is not None and int(match[1]) >= num_layers)
 
 
 def _weight_files(directory: Path) -> list[Path]:

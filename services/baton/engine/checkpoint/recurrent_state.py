@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from baton.engine.checkpoint.mamba import MAMBA_FAMILIES, mamba_state
 from baton.engine.checkpoint.weights import ALL, Weight
 from baton.kv.kv_format import StateTensor
 
 GATED_DELTA_FAMILIES = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Those whose layers are gated delta nets, but for every fourth, or as `layer_types` says."""
-HYBRID_FAMILIES = (*GATED_DELTA_FAMILIES, "lfm2")
+HYBRID_FAMILIES = (*GATED_DELTA_FAMILIES, *MAMBA_FAMILIES, "lfm2")
 """Families with layers that keep a state."""
 _CONVOLUTIONS = (".conv1d.weight", ".conv.conv.weight")
 NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
 """Those that a gated delta family multiplies by 1 + weight; MLX keeps the sum."""
-STATE_KINDS = ("conv", "linear_attention")
+STATE_KINDS = ("conv", "linear_attention", "hybrid")
 """Values of `layer_types` of such layers."""
 
 
@@ -25,6 +26,8 @@ def state_of(config: Mapping[str, Any], layer: int) -> tuple[StateTensor, ...]:
     """Return the tensors that a layer keeps of a sequence; none: it has K and V."""
     if config["model_type"] not in HYBRID_FAMILIES or kind_of(config, layer) not in STATE_KINDS:
         return ()
+    if config["model_type"] in MAMBA_FAMILIES:
+        return mamba_state(config)
     if config["model_type"] == "lfm2":
         return (StateTensor("conv", (int(config["conv_L_cache"]) - 1, int(config["hidden_size"]))),)
     num_value_heads, key_dim = int(config["linear_num_value_heads"]), int(config["linear_key_head_dim"])
@@ -38,7 +41,9 @@ def state_of(config: Mapping[str, Any], layer: int) -> tuple[StateTensor, ...]:
 
 def kind_of(config: Mapping[str, Any], layer: int) -> str:
     """Return the kind of a layer; folders on the hub may name the distance between attention layers alone."""
-    if layer_types := config.get("layer_types"):
+    if config["model_type"] == "falcon_h1":
+        return "hybrid"
+    if layer_types := config.get("layer_types") or config.get("layers_block_type"):
         return str(layer_types[layer])
     if (attending := config.get("full_attn_idxs")) is not None:
         return "full_attention" if layer in attending else "conv"

@@ -28,12 +28,13 @@ _SAMPLED_ROWS = 16
 _WHOLE_ELEMENTS = 1 << 16
 """A tensor of no more elements is read whole."""
 _OF_EXPERT = re.compile(r"\.experts\.\d+\.")
-_EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>gate_proj|up_proj|down_proj)\.(?P<part>\w+)")
+_EXPERTS_OF_MLX = re.compile(r"(?P<block>.+\.)switch_mlp\.(?P<projection>(gate|up|down)_proj|fc[12])\.(?P<part>\w+)")
 _STACKED_EXPERTS = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
 _GATES_OF_GPT_OSS = ".mlp.experts.gate_proj.weight"
 _KEYS_OF_LATENTS = ".embed_q.weight"
 _GATES_OF_GEMMA4 = ".switch_glu.gate_proj.weight"
 _PARTS_OF_EXPERTS = ("gate", "up", "down")
+_PROJECTIONS_OF_NEMOTRON = {"fc1": "up_proj", "fc2": "down_proj"}
 _PROJECTIONS_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _NOT_COMPUTED_WITH = frozenset(
     (
@@ -198,7 +199,7 @@ def _in_names_of_hub(name: str, weight: Weight) -> Iterator[tuple[str, Weight]]:
     if match is None:
         yield name, weight
         return
-    block, projection = match["block"], match["projection"]
+    block, projection = match["block"], _PROJECTIONS_OF_NEMOTRON.get(match["projection"], match["projection"])
     if block.endswith("block_sparse_moe."):
         projection = _PROJECTIONS_OF_MIXTRAL[projection]
     num_rows = math.prod(weight.shape[1:-1])

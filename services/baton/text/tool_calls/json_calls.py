@@ -1,6 +1,7 @@
-"""Calls written as JSON objects, and the format that does no more: Hermes, Qwen 2.5 and Qwen 3.
+"""Calls written as JSON objects, and formats that do no more; others build on `JsonCallParser`.
 
-`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; other formats build on `JsonCallParser`.
+Hermes, Qwen 2.5 and 3: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once per call; Falcon has a list.
+Nemotron Nano 2: `<TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>`.
 """
 
 from __future__ import annotations
@@ -141,11 +142,41 @@ def _parse_call(text: str) -> tuple[str, str] | None:
     return (name, json.dumps(arguments or {}, ensure_ascii=False)) if isinstance(arguments, dict | None) else None
 
 
-class HermesParser(JsonCallParser):
-    """Reads a JSON object between two markers, once per call."""
+class JsonListParser(JsonCallParser):
+    """Reads a JSON object, or a list of such, between two markers, or after one."""
+
+    _is_list = False
+
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
+        return self._read_opening
+
+    def _read_opening(self) -> State | None:
+        stripped = self._buffer.lstrip()
+        if not stripped:
+            return self._give_up() if self._is_ended else None
+        self._is_list = stripped[0] == "["
+        self._opening += self._take(len(self._buffer) - len(stripped) + self._is_list)
+        return self._read_space
+
+    def _after_call(self) -> State | None:
+        if self._is_list:
+            following = self._after_listed(self._read_space)
+            if following != self._read_text:
+                return following
+            self._is_list = False
+        is_open = bool(self.CLOSE) and self._expect(self.CLOSE) is None
+        return None if is_open else self._read_text
+
+
+class HermesParser(JsonListParser):
+    """Reads what Hermes and those after it write."""
 
     MARKERS = ("<tool_call>",)
     CLOSE = "</tool_call>"
 
-    def _after_call(self) -> State | None:
-        return None if self._expect(self.CLOSE) is None else self._read_text
+
+class NemotronParser(JsonListParser):
+    """Reads what Nemotron Nano 2 writes."""
+
+    MARKERS = ("<TOOLCALL>",)
+    CLOSE = "</TOOLCALL>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from baton.text.tool_calls.json_calls import JsonCallParser
+from baton.text.tool_calls.json_calls import JsonListParser
 from baton.text.tool_calls.parser import State
 
 _HEADER = re.compile(r"\s{0,8}([\w.:/-]{1,128})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s{0,8}(?=\{)")
@@ -12,24 +12,18 @@ _LONGEST_HEADER = 256
 """Characters after which what is held is no header."""
 
 
-class MistralParser(JsonCallParser):
+class MistralParser(JsonListParser):
     """Reads a list of JSON objects, or a name and its arguments, after one marker."""
 
     MARKERS = ("[TOOL_CALLS]",)
 
     def _after_marker(self, marker: str) -> State:  # noqa: ARG002
-        self._is_list, self._is_named = False, False
+        self._is_named = False
         return self._read_opening
 
     def _read_opening(self) -> State | None:
         stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._give_up() if self._is_ended else None
-        if stripped[0] not in "[{":
-            return self._read_name
-        self._is_list = stripped[0] == "["
-        self._opening += self._take(len(self._buffer) - len(stripped) + self._is_list)
-        return self._read_space
+        return self._read_name if stripped and stripped[0] not in "[{" else super()._read_opening()
 
     def _read_name(self) -> State | None:
         if header := _HEADER.match(self._buffer):
@@ -41,6 +35,3 @@ class MistralParser(JsonCallParser):
 
     def _read_tail(self) -> State | None:
         return self._read_text if self._is_named else super()._read_tail()
-
-    def _after_call(self) -> State | None:
-        return self._after_listed(self._read_space) if self._is_list else self._read_text

@@ -34,6 +34,9 @@ class CallNotation:
 _HERMES = CallNotation(
     '<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>", separator="\n", trigger="<tool_call>"
 )
+_FALCON = CallNotation(
+    '{"name": "NAME", "arguments": ', "}", "<tool_call>\n[\n  ", "\n]\n</tool_call>", ",\n  ", trigger="<tool_call>"
+)
 _MISTRAL_LIST = CallNotation(
     '{"name": "NAME", "arguments": ', "}", "[TOOL_CALLS] [", "]", separator=", ", trigger="[TOOL_CALLS]"
 )
@@ -74,6 +77,9 @@ _NOTATIONS: Mapping[str, CallNotation] = {
         arguments="tags",
         tags=('<parameter name="KEY">', "</parameter>\n"),
     ),
+    "nemotron": CallNotation(
+        '{"name": "NAME", "arguments": ', "}", "<TOOLCALL>[", "]</TOOLCALL>", separator=", ", trigger="<TOOLCALL>"
+    ),
     "llama_json": CallNotation('{"name": "NAME", "parameters": ', "}", separator="; "),
     "pythonic": CallNotation("NAME(", ")", "[", "]", separator=", ", arguments="keywords"),
     "qwen_coder": CallNotation(
@@ -90,6 +96,8 @@ def notation_of(tool_format: str, template: str) -> CallNotation:
     """Return the notation of a format, in the variant that a chat template writes."""
     if tool_format == "mistral":
         return _MISTRAL_NAMED if "[ARGS]" in template else _MISTRAL_LIST
+    if tool_format == "hermes" and "<tool_call>\\n[" in template:
+        return _FALCON
     if tool_format == "deepseek":
         return _DEEPSEEK_FENCED if "```json" in template else _DEEPSEEK_PLAIN
     if tool_format == "glm":

@@ -11,6 +11,7 @@ from mlx_lm.utils import load_model
 
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.checkpoint.engine_support import check_mlx_computes
+from baton.engine.checkpoint.mamba import MAMBA_FAMILIES
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.checkpoint.recurrent_state import GATED_DELTA_FAMILIES, NORMS
 from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters
@@ -18,9 +19,10 @@ from baton.engine.checkpoint.weights import ALL
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.latents import classes_of, conform
 from baton.engine.runners.mlx.modules.llama_layers import fuse
+from baton.engine.runners.mlx.modules.mamba import arguments_of, conform_mamba
 from baton.errors import ConfigurationError
 
-_ROUTER_BIAS = "e_score_correction_bias"
+_IN_FLOAT32 = ("e_score_correction_bias", "A_log")
 _PARTS_OF_HEADS = {"glm4_moe": 0.5, "minimax_m2": 1.0, **dict.fromkeys(GATED_DELTA_FAMILIES, 0.25)}
 """Families that rotate a part of each head, and which unless a folder says another."""
 _PLAIN_KV_FAMILIES = (*LATENT_FAMILIES, "gemma2", "gemma4_text", "gpt_oss")
@@ -52,16 +54,18 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     if checkpoint.family in GATED_DELTA_FAMILIES:  # mlx-lm adds 1 in the folder's own format, which rounds
         norms = [(name, weight.read(ALL)[0]) for name, weight in checkpoint.weights.items() if name.endswith(NORMS)]
         model.update(tree_unflatten([(name, mx.array(norm + 1)) for name, norm in norms]))
-    kept = [(module, module[_ROUTER_BIAS]) for module in model.modules() if _ROUTER_BIAS in module]
+    kept = [(module, name, module[name]) for module in model.modules() for name in _IN_FLOAT32 if name in module]
     model.set_dtype(dtype)
-    for module, bias in kept:  # a choice of experts, which transformers makes in float32
-        module[_ROUTER_BIAS] = bias
+    for module, name, array in kept:  # what transformers computes in float32: a choice of experts, how states decay
+        module[name] = array.astype(mx.float32)
     model.eval()
     if yarn := read_yarn(checkpoint.config):
         num_rotated = checkpoint.latents.rope_dim if checkpoint.latents else checkpoint.head_dim
         _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], num_rotated))
     if checkpoint.latents:
         conform(model, checkpoint.latents, is_interleaved=checkpoint.config.get("rope_interleave", True))
+    if checkpoint.family in MAMBA_FAMILIES:
+        conform_mamba(model, checkpoint.config)
     fuse(model)
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
@@ -136,6 +140,8 @@ def _overrides(checkpoint: Checkpoint) -> dict[str, Any]:
         attending = checkpoint.layer_specs()
         overrides["full_attn_idxs"] = [layer for layer, spec in enumerate(attending) if not spec.state]
         overrides["block_dim"] = checkpoint.config["hidden_size"]
+    if checkpoint.family in MAMBA_FAMILIES:
+        overrides |= arguments_of(checkpoint.config) | {"head_dim": checkpoint.head_dim}
     if checkpoint.family in ("ministral3", "glm_moe_dsa"):
         overrides["rope_parameters"] = parameters | {"rope_theta": theta}
     if checkpoint.latents:

@@ -79,7 +79,7 @@ class MlxRunner(Runner):
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
         self._states = {
-            layer: LayerStates(spec, dtype, is_turned="linear_attn" in model.model.layers[layer])
+            layer: LayerStates(spec, dtype, is_turned=any("linear_attn" in each for each in model.layers))
             for layer, spec in enumerate(info.layout.layers)
             if spec.state
         }

@@ -8,8 +8,10 @@ a position is the family's own (gated delta net, short convolution, Mamba 2).
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -180,6 +182,9 @@ class RecurrentForward:
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         self._layer = layer
         self._batch = batch
+        least_step, _ = getattr(module, "time_step_limit", (0.0, None))
+        if least_step > 0:
+            module.in_proj.register_forward_hook(partial(_keep_least_step, module, math.log(math.expm1(least_step))))
 
     def __call__(self, hidden_states: torch.Tensor, **_others: Any) -> torch.Tensor:
         """Compute [1, num_rows, hidden_size], sequence by sequence, and hand over the states that are complete."""
@@ -196,3 +201,13 @@ class RecurrentForward:
             if span.layer_sink is not None and span.needs_logits:
                 span.layer_sink(layer, pool.to_kv(layer, pool.span_of(span).slot))
         return outputs
+
+
+def _keep_least_step(mixer: Any, least: float, _module: object, _inputs: object, projected: torch.Tensor) -> None:
+    """Raise the steps of Mamba 2 that are below the least one, in what its first projection returns.
+
+    transformers does so where it computes several positions at once, not where it computes one. `least` is the inverse
+    of softplus of the least step.
+    """
+    steps = projected[..., -mixer.num_heads :]
+    torch.maximum(steps, (least - mixer.dt_bias).to(steps.dtype), out=steps)

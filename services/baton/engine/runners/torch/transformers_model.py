@@ -108,18 +108,19 @@ class TransformersModel:
     def __init__(self, model: Any, ops: DeviceOps, adapters: AdapterLayers = NO_ADAPTERS) -> None:
         layers = model.get_decoder().layers
         _name_caches(layers)
-        is_last_recurrent = _mixer_of(layers[-1]) is not None
-        layers[-1].forward = LastLayerForward(layers[-1].forward, is_recurrent=is_last_recurrent)
+        last = layers[-1]
+        keeps_state, attends = _mixer_of(last) is not None, _attention_of(last) is not None
+        last.forward = LastLayerForward(last.forward, keeps_state=keeps_state, attends=attends)
         self._model = model
         self._ops = ops
         self._batch: RowBatch | None = None
-        self._is_indexed = hasattr(getattr(layers[-1], "self_attn", None), "indexer")
+        self._is_indexed = hasattr(_attention_of(last), "indexer")
         self._no_mask = torch.empty(1, 1, 1, 1)  # which attention with an index would look at
         for index, layer in enumerate(layers):
             if mixer := _mixer_of(layer):
-                mixer.forward = RecurrentForward(mixer, index, self._states)
-            elif has_latents(layer.self_attn):
-                keep_latents(layer.self_attn)
+                mixer.forward = RecurrentForward(mixer, mixer.layer_idx, self._states)
+            if has_latents(attention := _attention_of(layer)):
+                keep_latents(attention)
             for name in {name for each in adapters.values() for name in each[index]}:
                 module = layer.get_submodule(name)
                 additions = Additions(adapters, index, {name: module.out_features})
@@ -166,15 +167,27 @@ def _mixer_of(layer: torch.nn.Module) -> Any:
     )
 
 
+def _attention_of(layer: torch.nn.Module) -> Any:
+    """Return the attention of a layer; None: it has none."""
+    attention = getattr(layer, "self_attn", None) or getattr(layer, "mixer", None)
+    return attention if hasattr(attention, "is_causal") else None
+
+
 def _name_caches(layers: Iterable[Any]) -> None:
-    """Have attention that reads K and V of another layer know that one: the last before it of its kind."""
-    owners: dict[str, int] = {}
+    """Number the caches as layouts do: in order of depth, of one layer its state first; some layers have none.
+
+    Attention that reads K and V of another layer gets the number of the last before it of its kind.
+    """
+    owners, num_caches = dict[str, int](), 0
     for layer in layers:
-        attention: Any = getattr(layer, "self_attn", None)
+        mixer, attention = _mixer_of(layer), _attention_of(layer)
+        if mixer is not None:
+            mixer.layer_idx, num_caches = num_caches, num_caches + 1
         if getattr(attention, _READS_ANOTHERS, False):
             attention.layer_idx = owners[attention.layer_type]
         elif attention is not None:
-            owners[getattr(attention, "layer_type", "")] = attention.layer_idx
+            attention.layer_idx = owners[getattr(attention, "layer_type", "")] = num_caches
+            num_caches += 1
 
 
 LayerForward = Callable[..., Any]
@@ -186,20 +199,21 @@ class LastLayerForward:
 
     All positions pass through the layer up to its attention, which writes their K and V; only those whose logits are
     wanted, mostly the last one of a span, pass through attention and MLP. The layer then returns fewer rows than it was
-    given: one per row of logits. One that keeps a state computes all.
+    given: one per row of logits. One that keeps a state computes all, one without a cache no others.
     """
 
-    def __init__(self, forward: LayerForward, *, is_recurrent: bool = False) -> None:
+    def __init__(self, forward: LayerForward, *, keeps_state: bool, attends: bool) -> None:
         self._forward = forward
-        self._is_recurrent = is_recurrent
+        self._keeps_state = keeps_state
+        self._attends = attends
 
     def __call__(
         self,
         hidden_states: torch.Tensor,
         *of_layer: torch.Tensor | None,
         position_ids: torch.Tensor,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],
         baton_batch: RowBatch,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run the layer; arguments as transformers' decoder layers have them, further ones by rows, too.
@@ -208,12 +222,13 @@ class LastLayerForward:
         """
 
         def run(rows: torch.Tensor | slice, stage: Stage) -> Any:
-            cosines, sines = position_embeddings
+            if position_embeddings is not None:
+                cosines, sines = position_embeddings
+                kwargs["position_embeddings"] = (cosines[:, rows], sines[:, rows])
             return self._forward(
                 hidden_states[:, rows],
                 *(each if each is None else each[:, rows] for each in of_layer),
                 position_ids=position_ids[:, rows],
-                position_embeddings=(cosines[:, rows], sines[:, rows]),
                 baton_batch=baton_batch,
                 baton_stage=stage,
                 **kwargs,
@@ -221,8 +236,11 @@ class LastLayerForward:
 
         if baton_batch.num_logits == baton_batch.num_rows:
             return run(slice(None), Stage.ALL_ROWS)
-        if self._is_recurrent:
-            return run(slice(None), Stage.ALL_ROWS)[:, baton_batch.last_rows()]
+        if self._keeps_state:
+            output, rows = run(slice(None), Stage.ALL_ROWS), baton_batch.last_rows()
+            return (output[0][:, rows],) if isinstance(output, tuple) else output[:, rows]
+        if not self._attends:
+            return run(baton_batch.last_rows(), Stage.ALL_ROWS)
         with suppress(KvStored):
             run(slice(None), Stage.STORE)
         if not baton_batch.last_segments:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from baton.engine.checkpoint.cached_state import LATENT_FAMILIES
 from baton.engine.runners.mlx.kv_cache.positions import Mask, VisibleKeys
+from baton.engine.runners.mlx.modules.mamba import grouped, halves_of
 
 RunLayer = Callable[[int, mx.array, Mask, Any], mx.array]
 """Returns the output of a layer by its index, its input, its mask and its cache; None: K and V are another's."""
+
+_LAST_NORMS = ("norm", "embedding_norm", "final_layernorm", "norm_f")
 
 
 class Surroundings:
     """Embedding before the layers, mask of a layer, and head after them, for most families.
 
-    `modules`: the layers. `caches`: by layer, the one whose K and V it reads.
+    `modules`: the layers, or what of them has a cache. `caches`: by layer, the one whose K and V it reads.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.modules = list(model.model.layers)
+    def __init__(self, model: Any, modules: Sequence[Any] = ()) -> None:
+        body = model.model if "model" in model else model.backbone
+        self.modules = list(modules or body.layers)
         self.caches = list(range(len(self.modules)))
-        self._embed_tokens = model.model.embed_tokens
-        self._norm = model.model.norm if "norm" in model.model else model.model.embedding_norm
-        self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
+        self._embed_tokens = next(body[name] for name in ("embed_tokens", "embeddings") if name in body)
+        self._norm = next(body[name] for name in _LAST_NORMS if name in body)
+        self._head = model.lm_head if "lm_head" in model else self._embed_tokens.as_linear
 
     def embed(self, token_ids: mx.array) -> mx.array:
         """Return what the first layer takes of [num_rows, num_tokens] tokens: [num_rows, num_tokens, hidden_size]."""
@@ -127,6 +131,38 @@ class WithLatents(Surroundings):
         return _as_array(reading, num_queries)
 
 
+class FalconH1(Surroundings):
+    """Falcon-H1: layers cut in two, and constants for embeddings and logits."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, halves_of(model.layers))
+        self._of_embeddings, self._of_logits = map(
+            float, (model.args.embedding_multiplier, model.args.lm_head_multiplier)
+        )
+
+    def embed(self, token_ids: mx.array) -> mx.array:
+        """Return what the first layer takes."""
+        return super().embed(token_ids) * self._of_embeddings
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of the last layer's output."""
+        return super().logits(hidden) * self._of_logits
+
+
+class NemotronH(Surroundings):
+    """Nemotron-H: layers without a cache belong to those with one; the last of them see no rows but wanted ones."""
+
+    def __init__(self, model: Any) -> None:
+        modules, self._last = grouped(model.layers)
+        super().__init__(model, modules)
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of the last layer's output."""
+        for layer in self._last:
+            hidden = layer(hidden[None])[0]
+        return super().logits(hidden)
+
+
 def _as_array(reading: VisibleKeys, num_queries: int) -> mx.array | None:
     """Return a mask as an array."""
     if not isinstance(reading.mask, str):
@@ -138,5 +174,5 @@ def _as_array(reading: VisibleKeys, num_queries: int) -> mx.array | None:
 def surroundings_of(model: Any) -> Surroundings:
     """Return those of a model of mlx-lm."""
     kinds: dict[str, type[Surroundings]] = {"gemma2": Gemma2, "gemma3_text": Gemma, "gemma4_text": Gemma4}
-    kinds |= dict.fromkeys(LATENT_FAMILIES, WithLatents)
+    kinds |= {"falcon_h1": FalconH1, "nemotron_h": NemotronH, **dict.fromkeys(LATENT_FAMILIES, WithLatents)}
     return kinds.get(model.model_type, Surroundings)(model)

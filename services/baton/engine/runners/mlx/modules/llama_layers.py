@@ -100,12 +100,12 @@ class FusedMlp(nn.Module):  # type: ignore[misc]
 
 def can_pack(model: Any) -> bool:
     """Return whether all attention of a model of mlx-lm, which `fuse` has seen, takes packed rows."""
-    return all(isinstance(getattr(layer, "self_attn", None), FusedAttention) for layer in model.model.layers)
+    return all(isinstance(getattr(layer, "self_attn", None), FusedAttention) for layer in model.layers)
 
 
 def fuse(model: Any) -> None:
     """Replace the modules of a model of mlx-lm where that is known to be right, one after the other."""
-    for layer in model.model.layers:
+    for layer in model.layers:
         attention: Any = getattr(layer, "self_attn", None)
         if type(attention) in _ATTENTIONS and _can_join([attention.q_proj, attention.k_proj, attention.v_proj]):
             layer.self_attn = FusedAttention(attention)
