@@ -20,7 +20,7 @@ MAX_LOST_AGREEMENT = 0.1
 Logits = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 NAMES: tuple[CheckpointName, ...] = (
     *("llama", "llama3", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "mixtral", "qwen3_moe"),
-    *("qwen3_next", "lfm2", "deepseek_v3"),
+    *("qwen3_next", "lfm2", "nemotron_h", "falcon_h1", "deepseek_v3"),
 )
 
 

@@ -18,6 +18,7 @@ from baton.engine.runners.base import Span, StateSpan
 from baton.errors import ConfigurationError
 from checkpoints import VOCABULARY_SIZE, HubCheckpointName, checkpoint, reference_logits, variant
 from exactness.loading import Framework, load_runner
+from order import RUNS_ALL
 from packed_checkpoints import Affine, pair
 
 KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -73,6 +74,33 @@ def test_logits_are_those_of_transformers(folder: Path, framework: Framework) ->
     bound = 1e-4 * abs(expected).max()
     assert abs(np.concatenate([first, *steps]) - expected).max() <= bound
     assert abs(last - expected[-1:]).max() <= bound
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+@pytest.mark.parametrize("kind", [Affine(5), Affine(6), "mxfp4", "nvfp4"] if RUNS_ALL else ["nvfp4"], ids=str)
+def test_nemotron_is_read_in_the_formats_of_its_folders(kind: Affine | str, framework: Framework) -> None:
+    """Those of exo's cards that `test_matrix.py` has not."""
+    packed, unpacked = pair("nemotron_h", kind)
+    expected = reference_logits(unpacked, _prompt(40)).numpy()
+
+    rows = load_runner(framework, packed, num_blocks=4).forward([Span(_prompt(40), 0, range(3), True, logits_from=0)])
+
+    assert abs(rows.rows() - expected).max() <= 1e-4 * abs(expected).max()
+
+
+@pytest.mark.parametrize("framework", ["torch", "mlx"])
+def test_multipliers_are_not_rounded_into_weights_of_16_bits(framework: Framework, tmp_path: Path) -> None:
+    """mlx-lm would multiply weights in the folder's own format: logits would differ by 2e-3 of the largest."""
+    copytree(checkpoint("falcon_h1"), tmp_path / "half")
+    tensors = load_file(tmp_path / "half" / "model.safetensors")
+    half = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    save_file(half, tmp_path / "half" / "model.safetensors", {"format": "pt"})
+    expected = reference_logits(tmp_path / "half", _prompt(40)).numpy()
+
+    runner = load_runner(framework, tmp_path / "half", num_blocks=4)
+    rows = runner.forward([Span(_prompt(40), 0, range(3), True, logits_from=0)]).rows()
+
+    assert abs(rows - expected).max() <= 1e-4 * abs(expected).max()
 
 
 def test_kinds_of_layers_have_three_forms(tmp_path: Path) -> None:
