@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from tests.kubernetes.cluster import CommandError, run
 from tests.kubernetes.release import Release
 
@@ -87,6 +84,9 @@ class PoolRecord:
         """Draw pods and waiting time over time; nothing without a path."""
         if path is None:
             return
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second, which test runs without it are spared
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         FigureCanvasAgg(figure)  # on machines without a screen, too
         above = figure.subplots()

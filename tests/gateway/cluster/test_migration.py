@@ -120,7 +120,7 @@ def test_a_silent_node_is_left_after_the_token_timeout(loop: Loop, cluster: Fake
         await asyncio.sleep(60)
 
     cluster.decodes[0].script = hang
-    with loop.running(cluster, token_timeout_seconds=3.0) as running, _client(running.http_port) as client:
+    with loop.running(cluster, token_timeout_seconds=1.5) as running, _client(running.http_port) as client:
         assert _stream_text(client, max_tokens=4)
         assert list(cluster.decodes[1].requests[0].output_token_ids) == PROMPT[:1]
         assert cluster.decodes[0].cancelled.wait(20)
@@ -227,7 +227,7 @@ def test_the_request_timeout_ends_a_generation_that_still_runs(loop: Loop, clust
         yield
 
     cluster.decodes[0].script = hang
-    with loop.running(cluster, request_timeout_seconds=3.0) as running, _client(running.http_port) as client:
+    with loop.running(cluster, request_timeout_seconds=1.0) as running, _client(running.http_port) as client:
         with pytest.raises(openai.InternalServerError) as failure:
             client.completions.create(model=MODEL, prompt=PROMPT)
         assert failure.value.status_code == 504
@@ -253,7 +253,7 @@ def test_a_router_that_comes_back_in_time_is_not_noticed(loop: Loop, cluster: Fa
 
 def test_a_router_that_stays_away_gives_503_with_a_cause(loop: Loop, cluster: FakeCluster) -> None:
     """The gateway says who is missing."""
-    with loop.running(cluster, router_timeout_seconds=3.0) as running, _client(running.http_port) as client:
+    with loop.running(cluster, router_timeout_seconds=1.0) as running, _client(running.http_port) as client:
         client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1)
         loop.call(cluster.stop_router())
 

@@ -130,12 +130,12 @@ def test_a_request_that_waits_for_a_live_engine_keeps_its_place(loop: Loop, clus
     node.is_engine_alive = True
 
     async def queue(request: Any) -> AsyncIterator[Any]:
-        await asyncio.sleep(4.5)
+        await asyncio.sleep(2.5)
         async for response in node.echo(request):
             yield response
 
     node.script = queue
-    with loop.running(cluster, token_timeout_seconds=3.0) as running, _client(running) as client:
+    with loop.running(cluster, token_timeout_seconds=1.5) as running, _client(running) as client:
         assert _text(client, PROMPT, 3) == "hij"
 
     assert not cluster.decodes[1].requests
@@ -255,7 +255,7 @@ def test_a_node_that_has_fallen_silent_gets_another_call(loop: Loop, cluster: Fa
         yield
 
     node.script = hang
-    with loop.running(cluster, token_timeout_seconds=3.0) as running, _client(running) as client:
+    with loop.running(cluster, token_timeout_seconds=1.5) as running, _client(running) as client:
         assert _text(client, PROMPT, 3) == "hij"
         node.script = None
         assert _text(client, PROMPT, 3) == "hij"

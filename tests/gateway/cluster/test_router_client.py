@@ -32,8 +32,8 @@ class ScriptedRouter(RouterServiceServicer):
         return PlaceResponse(placement=Placement(decode_node_id="decode-0"))
 
 
-def place(router: ScriptedRouter, request: PlaceRequest) -> PlaceResponse:
-    """Ask a router for a placement, for three seconds at most."""
+def place(router: ScriptedRouter, request: PlaceRequest, *, timeout_seconds: float = 10.0) -> PlaceResponse:
+    """Ask a router for a placement."""
 
     async def ask() -> PlaceResponse:
         server = GrpcServer("127.0.0.1:0")
@@ -41,7 +41,7 @@ def place(router: ScriptedRouter, request: PlaceRequest) -> PlaceResponse:
             "baton.internal.v1.RouterService",
             lambda each: add_RouterServiceServicer_to_server(router, each),  # type: ignore[no-untyped-call]
         )
-        client = RouterClient(f"127.0.0.1:{await server.start()}", timeout_seconds=3.0)
+        client = RouterClient(f"127.0.0.1:{await server.start()}", timeout_seconds=timeout_seconds)
         try:
             return await client.place(request)
         finally:
@@ -56,7 +56,7 @@ def test_a_refusal_is_not_forgotten_because_the_last_question_stayed_open() -> N
     router = ScriptedRouter(UnavailableError("both nodes are full", reason=NO_NODE), is_slow=True)
 
     with pytest.raises(UnavailableError, match="both nodes are full"):
-        place(router, PlaceRequest(excluded_node_ids=["decode-0"]))
+        place(router, PlaceRequest(excluded_node_ids=["decode-0"]), timeout_seconds=1.0)
 
 
 def test_a_router_that_does_not_know_the_nodes_yet_is_asked_again() -> None:
@@ -71,7 +71,7 @@ def test_a_model_whose_nodes_stay_away_is_unavailable() -> None:
     router = ScriptedRouter(NotFoundError("no node serves it"), is_slow=True)
 
     with pytest.raises(UnavailableError, match="no node serves it") as caught:
-        place(router, PlaceRequest())
+        place(router, PlaceRequest(), timeout_seconds=1.0)
     assert caught.value.reason == NO_NODE
 
 

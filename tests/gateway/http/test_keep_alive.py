@@ -26,9 +26,9 @@ STREAMS: dict[str, dict[str, Any]] = {
 
 
 async def _slow(_request: Any) -> AsyncIterator[Any]:
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.4)
     yield tokens(0, [71])
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.4)
     yield tokens(1, [72])
     yield finished(_request, "decode-0")
 
