@@ -228,7 +228,7 @@ _FALCON: dict[str, Any] = {
     "mamba_d_head": 16,
     "mamba_d_state": 24,
     "mamba_n_groups": 2,
-    "mamba_chunk_size": 32,
+    "mamba_chunk_size": 96,
     "mamba_norm_before_gate": False,
     "embedding_multiplier": 4.0,
     "lm_head_multiplier": 0.75,
