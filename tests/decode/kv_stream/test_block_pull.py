@@ -290,7 +290,7 @@ def test_of_a_node_that_promises_other_blocks_than_were_asked_for_nothing_is_tak
 
         assert answer.token_ids == EXPECTED
         assert list(answer.summary.kv_break_reasons) == ["KV_STREAM_BROKEN"]
-        assert answer.summary.pulled_token_count == 0
+        assert (answer.summary.pulled_token_count, answer.summary.kv_frame_count) == (0, 0)
 
     with_neighbour(client, damage=lying, timeouts=PATIENT)
 
