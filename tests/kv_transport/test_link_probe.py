@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
+import grpc
 import pytest
 
+from baton.internal.v1.block_service_pb2 import BlockServiceProbeLinkResponse
+from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer
+from baton.internal.v1.prefill_service_pb2 import ProbeLinkResponse
+from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 from baton.kv_transport import link_probe
-from baton.kv_transport.kv_services import KvStub
+from baton.kv_transport.kv_services import BlockStub, KvStub, add_block_service, add_prefill_service
 from baton.kv_transport.link_probe import link_bytes_per_second, measure_link, probe_sizes
 
 
@@ -49,3 +54,37 @@ def test_a_link_is_as_quick_as_it_was_once(monkeypatch: pytest.MonkeyPatch, stre
     assert link.bytes_per_second == pytest.approx(1e6 / (min(stream_seconds) - 0.002))
     assert link.round_trip.nanos == 2_000_000
     assert list(calls) == []
+
+
+class Prober(PrefillServiceServicer, BlockServiceServicer):
+    """Sends as many bytes as are asked for, and notes how many those were."""
+
+    def __init__(self, response: type[ProbeLinkResponse | BlockServiceProbeLinkResponse]) -> None:
+        self._response = response
+        self.asked: list[int] = []
+
+    async def ProbeLink(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        """Send them."""
+        self.asked.append(request.byte_count)
+        for num_bytes in probe_sizes(request.byte_count, 0):
+            yield self._response(payload=bytes(num_bytes))
+
+
+@pytest.mark.parametrize("kind", ["prefill", "blocks"])
+def test_a_link_is_measured_by_the_service_that_is_there(kind: str) -> None:
+    """Of a node that computes prompts, and of one that has blocks alone; the empty calls tell the round trip."""
+    prober = Prober(ProbeLinkResponse if kind == "prefill" else BlockServiceProbeLinkResponse)
+
+    async def run() -> float:
+        server = grpc.aio.server()
+        (add_prefill_service if kind == "prefill" else add_block_service)(prober, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            link = await measure_link((KvStub if kind == "prefill" else BlockStub)(channel), "p", 3_000_000)
+        await server.stop(None)
+        assert link.from_node_id == "p"
+        return link.bytes_per_second
+
+    assert asyncio.run(run()) > 0
+    assert set(prober.asked) == {0, 3_000_000}

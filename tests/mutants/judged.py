@@ -23,6 +23,10 @@ EQUIVALENT: Mapping[str, str] = {
     "None)": "settings with some of the three files are refused before",
     f"{_BATON}/decode/kv_stream/remote_prefill.py:RemotePrefill._request_for: 1 -> 0": "who has all positions asks "
     "nobody for more",
+    f"{_BATON}/engine/scheduling/step.py:Step.add_decoding: sequence.scoring is not None -> (sequence.scoring is "
+    "None)": "`add` comes to the same in more time, and a prompt's last position judges none of its tokens",
+    f"{_BATON}/engine/kv_cache/disk_tier.py:DiskTier._split: True -> False": "there are as many halves of keys as of "
+    "values",
 }
 """Why a mutant does what the module does, by its name."""
 
@@ -113,5 +117,14 @@ SURVIVED: Mapping[str, str] = {
     "test_of_a_node_that_promises_other_blocks_than_were_asked_for_nothing_is_taken",
     f"{_BATON}/decode/kv_stream/remote_prefill.py:RemotePrefill._local_seconds: 1 -> 0": "none: the line is gone, "
     "as the time of one position is lost in that of reading the weights",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.invalidate_cache: self.states.forget([sequence]) -> "
+    "pass": "test_states.py::test_what_spoiled_logits_came_from_is_in_no_cache_any_more",
+    f"{_BATON}/engine/scheduling/step.py:Step.again: self.num_tokens * self.num_passes -> (self.num_tokens // "
+    "self.num_passes)": "test_step.py::test_a_batch_that_goes_on_is_planned_where_it_is_then",
+    f"{_BATON}/decode/kv_stream/receive_budget.py:ReceiveBudget.take: turn.done() and not turn.cancelled() -> "
+    "(turn.done() or not turn.cancelled())": "test_receive_budget.py::"
+    "test_who_goes_while_it_waits_for_credit_takes_none_and_gives_none",
+    f"{_BATON}/kv_transport/kv_services.py:KvStub.__init__: super().__init__(channel) -> pass": "test_link_probe.py::"
+    "test_a_link_is_measured_by_the_service_that_is_there",
 }
 """The test that was written because a mutant had survived, by its name."""

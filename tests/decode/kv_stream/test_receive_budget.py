@@ -52,6 +52,27 @@ def test_frames_wait_for_credit_in_turn() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_who_goes_while_it_waits_for_credit_takes_none_and_gives_none(is_granted: bool) -> None:
+    """Also where it is granted in the very moment; those behind it get their turns."""
+
+    async def run() -> None:
+        budget = budget_of(2)
+        await budget.take(FRAME)
+        gone, behind = asyncio.create_task(budget.take(2 * FRAME)), asyncio.create_task(budget.take(FRAME))
+        await turns()
+        if is_granted:
+            budget.give_back(FRAME)
+        gone.cancel()
+        await turns()
+
+        assert gone.cancelled()
+        assert behind.done()
+        assert budget.num_bytes == FRAME * (1 if is_granted else 2)
+
+    asyncio.run(run())
+
+
 def test_a_frame_larger_than_all_credit_lands_alone() -> None:
     """It could never land otherwise."""
 

@@ -97,3 +97,19 @@ def test_who_receives_a_state_holds_no_checkpoint_any_more() -> None:
     assert sequence.num_computed == 17
     assert len(scheduler.states.slots_of(sequence)) == 1
     scheduler.check_integrity()
+
+
+def test_what_spoiled_logits_came_from_is_in_no_cache_any_more() -> None:
+    """Neither its blocks nor any state: the next request with that beginning would say the same."""
+    scheduler = scheduler_of()
+    sequence = added(scheduler)
+    keep(scheduler.pool, sequence.hashes[:4])
+    keep(scheduler.states.pool, sequence.hashes[3:4])
+    assert scheduler.schedule().spans[0].start == 16
+
+    scheduler.invalidate_cache(sequence)
+    scheduler.finish(sequence)
+
+    assert scheduler.pool.match(sequence.hashes) == []
+    assert scheduler.states.deepest(sequence.hashes, 4) == 0
+    scheduler.check_integrity()
