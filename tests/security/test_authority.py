@@ -130,3 +130,15 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_life() -> None:
     assert renewal_seconds(signed, begin) == pytest.approx((end - begin).total_seconds() * 2 / 3)
     assert renewal_seconds(signed, begin + (end - begin) / 2) == pytest.approx((end - begin).total_seconds() / 6)
     assert renewal_seconds(signed, end) == 0.0
+
+
+def test_what_is_signed_can_be_read_by_who_does_not_know_all_of_it() -> None:
+    """An extension that is critical makes a certificate none to who does not know it; one says that it signs nothing.
+
+    Source: RFC 5280, sections 4.2 and 4.2.1.1.
+    """
+    signed = _sign(create_authority(NOW, timedelta(days=100)), certificate_request(create_key(), "mac-1"))
+
+    extensions = x509.load_pem_x509_certificate(signed).extensions
+    assert len(extensions) == 4
+    assert [each.oid for each in extensions if each.critical] == [x509.BasicConstraints.oid]
