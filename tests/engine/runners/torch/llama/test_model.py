@@ -172,7 +172,7 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(
 ) -> None:
     """Kernels compute of all layers in one call what they compute in many, but for the order of sums."""
     if not (is_transposed or checks.can_multiply(getattr(torch, dtype))):
-        pytest.skip("oneDNN is off here, or lays weights out in no panels, as with AMX")
+        pytest.skip("oneDNN is off here, or lays weights out in no panels")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(checks, "is_transposed_faster", lambda: is_transposed)
     if is_transposed:  # as on a CPU without instructions for products of half precision

@@ -25,7 +25,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], 
 
 @both_dtypes
 def test_the_checks_at_start_pass(dtype: torch.dtype) -> None:
-    """This machine runs the kernels, unless oneDNN itself is off, or lays weights out otherwise, as with AMX."""
+    """This machine runs the kernels, unless oneDNN itself is off, or lays weights out otherwise."""
     weight = torch.randn(96, 160).to(dtype)
     has_panels = is_sound(dtype) and panels_of(pack(weight), weight) is not None
 
@@ -82,6 +82,23 @@ def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -
     multiply(array_of(rows), panels, array_of(bias), array_of(output))
 
     expected = linear(rows.double(), weight.double(), bias.double())
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 8])
+@both_dtypes
+def test_narrow_panels_are_read_two_at_a_time(dtype: torch.dtype, num_rows: int) -> None:
+    """An odd number of them, wherever the tests run: oneDNN has narrow ones where the CPU multiplies by AMX alone."""
+    halves = 4 // dtype.itemsize
+    rows, weight = torch.randn(num_rows, 70).to(dtype), torch.randn(96, 70).to(dtype)
+    narrow = weight.view(3, 32, 70 // halves, halves).transpose(1, 2).contiguous()  # [panel, step, output, half]
+    words = array_of(narrow.view(3, -1, 32 * halves)).view(np.float32 if halves == 1 else np.uint32)
+    output = torch.empty(num_rows, 96, dtype=dtype)
+
+    multiply(array_of(rows), words, array_of(rows.new_empty(0)), array_of(output))
+
+    expected = linear(rows.double(), weight.double())
     scale = float(expected.abs().max())
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, STRIP_INPUTS, STRIP_OUTPUTS
+from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, PANEL_WIDTHS, STRIP_INPUTS, STRIP_OUTPUTS
 from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.eager.linear import Linear
 from baton.engine.runners.torch.ops.pool import Array, array_of
@@ -155,15 +155,18 @@ def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
     oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads; `packed` is what `pack`
     returned of `weight`.
     """
-    num_outputs, num_inputs = weight.shape
-    num_panels, num_words = -(-num_outputs // PANEL_OUTPUTS), torch.ops.mkldnn._nbytes(packed) // 4
-    num_steps, num_left = divmod(num_words, num_panels * PANEL_OUTPUTS)  # some of them past the last input, of zeros
-    if num_left or num_steps * 4 < num_inputs * weight.itemsize:
-        return None
+    num_words = torch.ops.mkldnn._nbytes(packed) // 4
     kind = ctypes.c_uint32 if weight.dtype is torch.bfloat16 else ctypes.c_float
-    words = (kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed))
-    panels = np.ctypeslib.as_array(words).reshape(num_panels, num_steps, PANEL_OUTPUTS)
-    return panels if _are_panels_of(panels, weight) else None
+    words = np.ctypeslib.as_array((kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed)))
+    for width in PANEL_WIDTHS:
+        num_panels = -(-weight.shape[0] // width)
+        num_steps, num_left = divmod(num_words, num_panels * width)  # some of them past the last input, of zeros
+        if num_left or num_steps * 4 < weight.shape[1] * weight.itemsize or num_panels * width < PANEL_OUTPUTS:
+            continue
+        panels = words.reshape(num_panels, num_steps, width)
+        if _are_panels_of(panels, weight):
+            return panels
+    return None
 
 
 def _are_panels_of(panels: Array, weight: torch.Tensor) -> bool:
@@ -171,7 +174,7 @@ def _are_panels_of(panels: Array, weight: torch.Tensor) -> bool:
     num_outputs, num_inputs = weight.shape
     halves = 4 // weight.itemsize
     expected = array_of(weight.detach())
-    held = panels.view(np.uint16 if halves == 2 else np.float32).reshape(*panels.shape[:2], PANEL_OUTPUTS, halves)
+    held = panels.view(np.uint16 if halves == 2 else np.float32).reshape(*panels.shape, halves)
     for place in {0, num_inputs // 2, num_inputs - 1}:
         own = held[:, place // halves, :, place % halves].reshape(-1)[:num_outputs]
         if not np.array_equal(own, expected[:, place]):

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 PANEL_OUTPUTS = 64
-"""Outputs whose weights lie side by side in a panel."""
+"""Outputs whose weights are multiplied together; they lie side by side in a panel, or in two of half its width."""
+PANEL_WIDTHS = (PANEL_OUTPUTS, PANEL_OUTPUTS // 2)
+"""Outputs of a panel: oneDNN has narrow ones in bfloat16 where the CPU multiplies by AMX."""
 STRIP_INPUTS = 8
 """Rows of a transposed weight that are read together; it has a multiple of them."""
 STRIP_OUTPUTS = 32

@@ -35,9 +35,9 @@ def multiply(rows: Any, weight: Any, bias: Any, output: Any) -> None:
     """Write rows times the transposed weight, plus the bias; sums are float32.
 
     `rows`: [num_rows, num_inputs]. `weight`: in panels of 64 outputs, [num_panels, num_inputs, 64] float32, or
-    [num_panels, num_inputs / 2, 64] uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32, or
-    uint16 of bfloat16. Outputs and inputs are padded by zeros. Or in few bits, as `affine` has them. `bias`:
-    [num_outputs], of the kind of the rows; or empty. `output`: [num_rows, num_outputs].
+    [num_panels, num_inputs / 2, 64] uint32 of pairs of bfloat16, or in two or more of 32; or transposed,
+    [num_inputs, num_outputs] float32, or uint16 of bfloat16. Outputs and inputs are padded by zeros. Or in few bits, as
+    `affine` has them. `bias`: [num_outputs], of the kind of the rows; or empty. `output`: [num_rows, num_outputs].
     """
     if weight.ndim > 3:
         multiply_affine(rows, weight, bias, output)
@@ -61,17 +61,20 @@ def _multiply_whole(rows: Any, weight: Any, bias: Any, output: Any) -> None:
 
 @kernel
 def _multiply_panels(inputs: Any, panels: Any, bias: Any, output: Any) -> None:
-    num_rows = len(output)
+    num_rows, (num_panels, num_steps, width) = len(output), panels.shape
     sums = np.empty((inputs.shape[0], PANEL_OUTPUTS), np.float32)
-    for panel in range(panels.shape[0]):
+    weights, num_together = panels.reshape(panels.size), PANEL_OUTPUTS // width
+    for each in range(0, num_panels, num_together):
+        start = min(each, num_panels - num_together) * width  # of an odd number the last is read beside one once more
+        panel = weights[start * num_steps : (start + PANEL_OUTPUTS) * num_steps].reshape((num_steps, PANEL_OUTPUTS))
         if num_rows == 1:
-            _one_row(panels[panel], inputs, 0, sums)
+            _one_row(panel, width, inputs, 0, sums)
         elif num_rows == 2:
-            _two_rows(panels[panel], inputs, 0, sums)
+            _two_rows(panel, width, inputs, 0, sums)
         else:
             for first_row in range(0, num_rows, 4):
-                _four_rows(panels[panel], inputs, first_row, sums)
-        _write(sums, panel * PANEL_OUTPUTS, bias, output)
+                _four_rows(panel, width, inputs, first_row, sums)
+        _write(sums, start, bias, output)
 
 
 @kernel

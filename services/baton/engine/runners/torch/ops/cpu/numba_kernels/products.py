@@ -1,9 +1,9 @@
 """Products whose sums stay in registers, in the compiler's own language: by panels, by strips, and tile by tile.
 
-A panel is 64 outputs side by side, as oneDNN lays weights out. Of a strip, eight rows of a transposed weight are read
-side by side, which lets the core fetch eight streams at once: on an EPYC with AVX2 one row of SmolLM-135M's layers is
-multiplied in 21.5 ms where panels take 27.7 and memory's own rate is 22.9, eight rows in 57 instead of 72, all in pages
-of 2 MiB. Tiles are of matrices that lie in a core's caches.
+A panel is 64 outputs side by side, or 32, as oneDNN lays weights out; of narrow ones two are read at once. Of a strip,
+eight rows of a transposed weight are read side by side, which lets the core fetch eight streams at once: on an EPYC
+with AVX2 one row of SmolLM-135M's layers is multiplied in 21.5 ms where panels take 27.7 and memory's own rate is 22.9,
+eight rows in 57 instead of 72, all in pages of 2 MiB. Tiles are of matrices that lie in a core's caches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from baton.engine.runners.torch.ops.cpu.numba_kernels.vectors import (
 
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _PANEL_LANES = 16
-_PANEL_VECTORS = PANEL_OUTPUTS // _PANEL_LANES
+_PANEL_VECTORS, _HALF = PANEL_OUTPUTS // _PANEL_LANES, PANEL_OUTPUTS // 2
 _FLOATS, _INTS = ir.VectorType(_FLOAT, _PANEL_LANES), ir.VectorType(_INT32, _PANEL_LANES)
 _STRIP_VECTORS = 2
 """Sums of a row: with four rows as many as hide the latency of an addition."""
@@ -45,20 +45,21 @@ TILE_COLUMNS = _TILE_VECTORS * LANES
 
 @cache
 def panel_product(num_rows: int) -> Any:
-    """Return the intrinsic that multiplies some rows by one panel of weights, its sums in registers throughout.
+    """Return the intrinsic that multiplies some rows by the weights of 64 outputs, sums in registers throughout.
 
-    `multiply(panel, inputs, first_row, sums)`: `panel` is [num_inputs, 64] float32, or [num_inputs / 2, 64] uint32 with
-    the bfloat16 of an even input in the low half and of the next one in the high half; `inputs` [rows, num_inputs] and
-    `sums` [rows, 64] are float32. Rows [first_row, first_row + num_rows) of `sums` are written. All are contiguous.
+    `multiply(panel, width, inputs, first_row, sums)`: `panel` is [num_inputs, 64] float32, or [num_inputs / 2, 64]
+    uint32 with the bfloat16 of an even input in the low half and of the next one in the high half; of `width` 32 it is
+    the memory of two panels of so many outputs, one after the other. `inputs` [rows, num_inputs] and `sums` [rows, 64]
+    are float32. Rows [first_row, first_row + num_rows) of `sums` are written. All are contiguous.
     """
 
     @intrinsic
-    def multiply(_context: Any, panel: Any, inputs: Any, _first_row: Any, sums: Any) -> Any:
+    def multiply(_context: Any, panel: Any, width: Any, inputs: Any, _first_row: Any, sums: Any) -> Any:
         is_pair = panel.dtype == types.uint32
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             weights, rows, results = (
-                context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 1, 3)
+                context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 2, 4)
             )
             num_steps = cgutils.unpack_tuple(builder, weights.shape)[0]
             num_inputs = cgutils.unpack_tuple(builder, rows.shape)[1]
@@ -67,33 +68,39 @@ def panel_product(num_rows: int) -> Any:
                 for _ in range(num_rows)
             ]
             starts = [
-                builder.gep(rows.data, [builder.mul(builder.add(arguments[2], _INT64(row)), num_inputs)])
+                builder.gep(rows.data, [builder.mul(builder.add(arguments[3], _INT64(row)), num_inputs)])
                 for row in range(num_rows)
             ]
             kind = (_INTS if is_pair else _FLOATS).as_pointer()
+            is_whole = builder.icmp_signed("==", arguments[1], _INT64(PANEL_OUTPUTS))
+            behind = builder.select(is_whole, _INT64(_HALF), builder.mul(num_steps, _INT64(_HALF)))
             with cgutils.for_range(builder, num_steps) as loop:
-                line = builder.bitcast(
-                    builder.gep(weights.data, [builder.mul(loop.index, _INT64(PANEL_OUTPUTS))]), kind
-                )
-                for vector in range(_PANEL_VECTORS):
-                    ask_for(builder, builder.gep(line, [_INT64(vector + AHEAD_LINES)]))
+                start = builder.mul(loop.index, arguments[1])
+                halves = [builder.gep(weights.data, [place]) for place in (start, builder.add(start, behind))]
+                lines = [
+                    builder.gep(builder.bitcast(each, kind), [_INT64(line)])
+                    for each in halves
+                    for line in range(_PANEL_VECTORS // 2)
+                ]
+                for line in lines:
+                    ask_for(builder, builder.gep(line, [_INT64(AHEAD_LINES)]))
                 for half in range(2 if is_pair else 1):
                     place = builder.add(builder.mul(loop.index, _INT64(2)), _INT64(half)) if is_pair else loop.index
                     factors = [spread(builder, builder.load(builder.gep(start, [place])), _FLOATS) for start in starts]
-                    for vector in range(_PANEL_VECTORS):
-                        loaded = builder.load(builder.gep(line, [_INT64(vector)]), align=4)
+                    for vector, line in enumerate(lines):
+                        loaded = builder.load(line, align=4)
                         values = _half(builder, loaded, half) if is_pair else loaded
                         for factor, sums_of_row in zip(factors, accumulators, strict=True):
                             total = sums_of_row[vector]
                             builder.store(add_product(builder, factor, values, builder.load(total)), total)
             for row, sums_of_row in enumerate(accumulators):
-                start = builder.mul(builder.add(arguments[2], _INT64(row)), _INT64(PANEL_OUTPUTS))
+                start = builder.mul(builder.add(arguments[3], _INT64(row)), _INT64(PANEL_OUTPUTS))
                 target = builder.bitcast(builder.gep(results.data, [start]), _FLOATS.as_pointer())
                 for vector, accumulator in enumerate(sums_of_row):
                     builder.store(builder.load(accumulator), builder.gep(target, [_INT64(vector)]), align=4)
             return context.get_dummy_value()
 
-        return types.void(panel, inputs, types.intp, sums), generate
+        return types.void(panel, width, inputs, types.intp, sums), generate
 
     return multiply
 
