@@ -22,11 +22,12 @@ from baton.installation import install_line
 
 
 class Benchmark(NamedTuple):
-    """A module of bench/, what it does, in a line, and the extras that it needs."""
+    """A module of bench/, or of tests/ in a checkout, what it does, in a line, and the extras that it needs."""
 
     module: str
     summary: str
     extras: tuple[str, ...] = ("bench",)
+    folder: str = "bench"
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -37,6 +38,9 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
         "gpu": Benchmark(
             "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
+        ),
+        "placement": Benchmark(
+            "capacity.microbench", "What a decision costs the router, by nodes; in a checkout.", folder="tests"
         ),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
@@ -53,15 +57,16 @@ app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; ben
 
 def run_benchmark(name: str, arguments: list[str]) -> None:
     """Run a benchmark to its end, with a status of its own; raise ConfigurationError if a package is not installed."""
-    sys.path.insert(0, str(find_bench_home()))
+    benchmark, home = BENCHMARKS[name], find_bench_home()
+    sys.path[:0] = [str(home), str(home / "tests")] if benchmark.folder == "tests" else [str(home)]
     # Some read sys.argv, all show its first word in their help.
     sys.argv = [f"baton bench {name}", *arguments]
     try:
-        runpy.run_module(f"bench.{BENCHMARKS[name].module}", run_name="__main__")
+        runpy.run_module(
+            benchmark.module if benchmark.folder == "tests" else f"bench.{benchmark.module}", run_name="__main__"
+        )
     except ImportError as error:
-        raise ConfigurationError(
-            f"bench {name} cannot run here: {error}; {install_line(*BENCHMARKS[name].extras)}"
-        ) from error
+        raise ConfigurationError(f"bench {name} cannot run here: {error}; {install_line(*benchmark.extras)}") from error
 
 
 def find_bench_home() -> Path:

@@ -1,6 +1,6 @@
 """What a decision costs the router's thread, by nodes; the tests beside it assert that it is the reference's.
 
-Run as `PYTHONPATH=tests python -m capacity.microbench --nodes 2 16 64 128 1000 --out bench/results/placement.json`.
+Run as `baton bench placement --nodes 2 16 64 128 1000 --out bench/results/placement.json`.
 bench/METHODOLOGY.md defines the numbers.
 """
 
@@ -76,7 +76,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(prog="python -m capacity.microbench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="baton bench placement", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 16, 64, 128, 1000])
     parser.add_argument("--decisions", type=int, default=1000, help="per cluster")
     parser.add_argument("--seed", type=int, default=0)
