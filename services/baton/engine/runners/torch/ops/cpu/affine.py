@@ -157,10 +157,10 @@ def _unpacked(blocks: Array, num_outputs: int, num_inputs: int, dtype: torch.dty
 
 @cache
 def _part(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, Array | None]:
-    """Return memory in oneDNN's layout for weights of some sizes, and its panels, if it consists of such."""
+    """Return memory in oneDNN's layout for weights of some sizes, and its panels, if it consists of wide ones."""
     known = torch.arange(num_outputs * num_inputs, dtype=torch.float32).remainder(251).view(num_outputs, num_inputs)
     packed = pack(known.to(dtype))
-    return packed, panels_of(packed, known.to(dtype))
+    return packed, panels_of(packed, known.to(dtype), (PANEL_OUTPUTS,))
 
 
 @cache

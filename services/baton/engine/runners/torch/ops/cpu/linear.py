@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -149,7 +149,7 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
     return result
 
 
-def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
+def panels_of(packed: torch.Tensor, weight: torch.Tensor, widths: Sequence[int] = PANEL_WIDTHS) -> Array | None:
     """Return a packed weight as panels, which live no longer than it does; None if it does not consist of such.
 
     oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads; `packed` is what `pack`
@@ -158,7 +158,7 @@ def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
     num_words = torch.ops.mkldnn._nbytes(packed) // 4
     kind = ctypes.c_uint32 if weight.dtype is torch.bfloat16 else ctypes.c_float
     words = np.ctypeslib.as_array((kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed)))
-    for width in PANEL_WIDTHS:
+    for width in widths:
         num_panels = -(-weight.shape[0] // width)
         num_steps, num_left = divmod(num_words, num_panels * width)  # some of them past the last input, of zeros
         if num_left or num_steps * 4 < weight.shape[1] * weight.itemsize or num_panels * width < PANEL_OUTPUTS:
