@@ -11,7 +11,7 @@ import pytest
 
 from baton.cli.bench import BENCHMARKS, find_bench_home, run_benchmark
 from baton.installation import install_line
-from cli.commands import baton, baton_here
+from cli.commands import baton
 
 _WITHOUT_HTTPTOOLS = """
 import sys
@@ -54,7 +54,7 @@ def test_every_runnable_module_of_bench_is_a_command() -> None:
 
 def test_the_group_lists_what_there_is() -> None:
     """Name and summary of each."""
-    result = baton_here("bench", "--help")
+    result = baton("bench", "--help")
 
     assert result.returncode == 0
     assert all(re.search(rf"\b{name}\b", result.stdout) for name in BENCHMARKS)
@@ -62,7 +62,7 @@ def test_the_group_lists_what_there_is() -> None:
 
 def test_a_benchmark_leaves_with_its_own_status() -> None:
     """2 for wrong options, and the option is named."""
-    result = baton_here("bench", "serve", "--dataset", "nothing")
+    result = baton("bench", "serve", "--dataset", "nothing")
 
     assert result.returncode == 2
     assert "--dataset" in result.stderr
@@ -70,7 +70,7 @@ def test_a_benchmark_leaves_with_its_own_status() -> None:
 
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
     """As any unknown command."""
-    result = baton_here("bench", "nothing")
+    result = baton("bench", "nothing")
 
     assert result.returncode == 2
     assert "nothing" in result.stderr

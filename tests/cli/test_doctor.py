@@ -25,7 +25,7 @@ from baton.rpc.server import GrpcServer
 from baton.security.authority import certificate_request, create_authority, create_key
 from baton.security.tls import TlsIdentity, secured_by
 from baton.wire.quantities import candidate_to_proto
-from cli.commands import baton_here
+from cli.commands import baton
 from router.samples import DGX, MAC, description_to_proto
 from system.plan import free_ports
 
@@ -188,7 +188,7 @@ def test_a_certificate_that_nobody_renews_is_told_of_before_it_ends(tmp_path: Pa
 def test_without_a_router_it_says_where_none_answered() -> None:
     """Exit status 1, and what to do."""
     port = free_ports(["nobody"])["nobody"]
-    done = baton_here("doctor", "--router", f"127.0.0.1:{port}")
+    done = baton("doctor", "--router", f"127.0.0.1:{port}")
 
     assert done.returncode == 1
     assert f"router at 127.0.0.1:{port}" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from baton import __version__
 from baton.cli.app import COMMANDS
-from cli.commands import baton, baton_here
+from cli.commands import baton
 
 
 def test_the_version_is_printed() -> None:
@@ -23,7 +23,7 @@ def test_the_version_is_printed() -> None:
 
 def test_help_names_every_command() -> None:
     """With what each does; a wrong command is told from those that there are."""
-    listed, wrong = baton_here("--help"), baton_here("srve")
+    listed, wrong = baton("--help"), baton("srve")
 
     assert listed.returncode == 0
     assert all(any(line.split()[1:2] == [name] for line in listed.stdout.splitlines()) for name in COMMANDS)
@@ -62,7 +62,7 @@ def test_wrong_usage_is_status_2_and_names_the_key(arguments: list[str], key: st
         (tmp_path / "config.json").write_text("{}")
         arguments = [*arguments, "--model", str(tmp_path)]
 
-    result = baton_here(*arguments)
+    result = baton(*arguments)
 
     assert result.returncode == 2
     assert key in result.stderr
@@ -71,7 +71,7 @@ def test_wrong_usage_is_status_2_and_names_the_key(arguments: list[str], key: st
 
 def test_a_wrong_environment_variable_is_named() -> None:
     """Status 2, and the variable as the user set it."""
-    result = baton_here("serve", "router", environment={"BATON_ROUTER_PORT": "many"})
+    result = baton("serve", "router", environment={"BATON_ROUTER_PORT": "many"})
 
     assert result.returncode == 2
     assert "BATON_ROUTER_PORT" in result.stderr
@@ -83,7 +83,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
-        result = baton_here("up", "--model", str(tmp_path), "--http-port", str(port))
+        result = baton("up", "--model", str(tmp_path), "--http-port", str(port))
 
     assert result.returncode == 2
     assert f"port {port} (HTTP)" in result.stderr
@@ -92,7 +92,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
 
 def test_help_of_a_role_lists_its_flags() -> None:
     """Without running anything."""
-    result = baton_here("serve", "router", "--help")
+    result = baton("serve", "router", "--help")
 
     assert result.returncode == 0
     assert "--cache-index-address" in result.stdout
@@ -100,7 +100,7 @@ def test_help_of_a_role_lists_its_flags() -> None:
 
 def test_an_unreachable_service_is_status_1() -> None:
     """The address is named."""
-    result = baton_here("nodes", "--router", "127.0.0.1:1")
+    result = baton("nodes", "--router", "127.0.0.1:1")
 
     assert result.returncode == 1
     assert "router at 127.0.0.1:1" in result.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -46,6 +46,13 @@ class Nodes:
         message = TransferClaims(**said)  # type: ignore[arg-type]
         message.expires_at.FromSeconds(int(NOW) + 60)
         return sign_grant(message, self.sender.key, self.receiver.key)
+
+
+@pytest.fixture(autouse=True)
+def nobody_calls() -> Iterator[None]:
+    """Nobody does in tests that follow, whoever called in one of these."""
+    yield
+    set_caller(Caller(None))
 
 
 @pytest.fixture
@@ -145,7 +152,6 @@ def test_a_grant_is_of_no_use_to_another_node(nodes: Nodes) -> None:
     set_caller(Caller(Party.NODE, "thief"))
     with pytest.raises(ForbiddenError, match="does not speak for node decode-1"):
         nodes.sender.check_asked(nodes.grant(), **ASKED)
-    set_caller(Caller(None))
 
 
 def test_the_grants_used_last_are_remembered(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
