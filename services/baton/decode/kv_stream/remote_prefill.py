@@ -256,7 +256,8 @@ class RemotePrefill:
 
     def _local_seconds(self) -> float:
         """Return the time to compute here what has not come."""
-        return local_seconds(self._node, self._reader.progress.complete_tokens, self._num_tokens)
+        start = min(self._reader.progress.complete_tokens, self._num_tokens - 1)
+        return local_seconds(self._node, start, self._num_tokens)
 
 
 def first_request(
