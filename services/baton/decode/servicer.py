@@ -22,7 +22,7 @@ from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
 from baton.rpc.error_interceptor import Context
-from baton.rpc.status import GATEWAY_SILENT, code_of, error_from_parts
+from baton.rpc.status import GATEWAY_SILENT, MISSED_BEATS, code_of, error_from_parts
 from baton.telemetry.tracing import RequestSpan, current_context, named_address
 from baton.wire.quantities import seconds_from_duration
 
@@ -32,8 +32,6 @@ WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
-_MISSED_BEATS = 3
-"""Messages that a gateway has promised, and that did not come, for which it is taken for gone."""
 MAX_TOKENS = 100_000
 """Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
 Write = Callable[[messages.ServeResponse], Awaitable[None]]
@@ -221,7 +219,7 @@ class GatewayCall:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._num_looks += 1
-            if self._streams and self._num_looks * _LOOK_SECONDS >= _MISSED_BEATS * self._beat_seconds > 0:
+            if self._streams and self._num_looks * _LOOK_SECONDS >= MISSED_BEATS * self._beat_seconds > 0:
                 raise UnavailableError("the gateway was silent", reason=GATEWAY_SILENT)
 
     async def _beat(self) -> None:

@@ -24,6 +24,8 @@ PEER_SILENT = "PEER_SILENT"
 """Reason of a call that ended because its peer gave no sign of life."""
 GATEWAY_SILENT = "SILENT_GATEWAY"
 """Reason of what a node ended because its gateway, which asks again, gave none."""
+MISSED_BEATS = 3
+"""Messages that a gateway has promised, and that did not come, for which a node takes it for gone."""
 _SILENCES = (SILENT, "keepalive watchdog timeout", "ping timeout")  # the others are in messages of grpcio
 
 _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {

@@ -29,7 +29,7 @@ from baton.internal.v1.decode_service_pb2 import (
 )
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.rpc.loop_channel import LoopChannel, LoopStream, client_span
-from baton.rpc.status import PEER_SILENT, error_from_parts, error_from_rpc, is_of_connection
+from baton.rpc.status import MISSED_BEATS, PEER_SILENT, error_from_parts, error_from_rpc, is_of_connection
 from baton.telemetry.tracing import current_context
 from baton.wire.quantities import duration_from_seconds
 
@@ -37,9 +37,8 @@ log = logging.getLogger(__name__)
 
 _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
-_BEAT_SECONDS, _MISSED_BEATS = 0.2, 3
-"""Longest time between two messages of a call with streams, and how many must not come until a node takes the gateway
-for gone (decode_service.proto)."""
+_BEAT_SECONDS = 0.2
+"""Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
 _USUAL_LATE_SECONDS, _MOST_LATE_SECONDS, _LATE_DECAY = 0.1, 1.0, 0.998
 """By how much a message may be late before nodes wait longer in all, and no more than that; the worst of them is
 forgotten by this share with each message: on a busy machine a gateway is not gone because others had its processor."""
@@ -304,7 +303,7 @@ class DecodeCall:
 
     def _pause(self, sending_seconds: float = 0.0) -> Duration:
         """Return the time until the next message, as nodes are told: of those that they miss one is late, not each."""
-        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS) / _MISSED_BEATS
+        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS) / MISSED_BEATS
         return duration_from_seconds(_BEAT_SECONDS + late_seconds + sending_seconds)
 
     def _may_be_lost(self, error: Exception) -> bool:
