@@ -7,26 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.util._once import Once
 
 from baton.kv.stream import KvFrame
 from baton.telemetry import tracing
 from baton.telemetry.tracing import LayerSpans
+from telemetry.span_exporting import exporting_to
 
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """Return where finished spans go."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    yield exporter
-    provider.shutdown()
+    exporter = InMemorySpanExporter()
+    with exporting_to(exporter, monkeypatch):
+        yield exporter
 
 
 def _frame(layer_begin: int, num_layers: int = 1) -> KvFrame:

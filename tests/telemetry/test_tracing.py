@@ -10,18 +10,17 @@ import pytest
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.semconv.schemas import Schemas
-from opentelemetry.util._once import Once
 
 import baton
 from baton.rpc.trace_interceptors import server_interceptors
 from baton.telemetry import tracing
+from telemetry.span_exporting import forget_provider
 
 
 @pytest.fixture(autouse=True)
 def _no_provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starts each test without a global provider and shuts down what it made."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    forget_provider(monkeypatch)
     for variable in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_SERVICE_NAME"):
         monkeypatch.delenv(variable, raising=False)
     yield

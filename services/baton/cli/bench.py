@@ -22,32 +22,40 @@ from baton.installation import install_line
 
 
 class Benchmark(NamedTuple):
-    """A module of bench/, or of tests/ in a checkout, what it does, in a line, and the extras that it needs."""
+    """A module, what it does, in a line, the extras that it needs, and a folder beside bench/ where its package is."""
 
     module: str
     summary: str
     extras: tuple[str, ...] = ("bench",)
-    folder: str = "bench"
+    folder: str = "."
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {
-        "serve": Benchmark("serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
-        "load": Benchmark("load", "Two nodes under Poisson load, beside a request alone and what formulas allow."),
-        "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
-        "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
+        "serve": Benchmark("bench.serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
+        "load": Benchmark(
+            "bench.load", "Two nodes under Poisson load, beside a request alone and what formulas allow."
+        ),
+        "prediction": Benchmark(
+            "bench.prediction", "What placement predicted of a trace's requests, beside what happened."
+        ),
+        "overload": Benchmark(
+            "bench.overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."
+        ),
         "gpu": Benchmark(
-            "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
+            "bench.microbench.torch",
+            "The torch engine on a CUDA GPU beside its limits and transformers.",
+            ("bench", "cuda"),
         ),
         "placement": Benchmark(
             "capacity.microbench", "What a decision costs the router, by nodes; in a checkout.", folder="tests"
         ),
         "shaped": Benchmark(
-            "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
+            "bench.links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
         ),
     }
 )
-"""By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""
+"""By the word after `baton bench`. A benchmark is one line here, `python -m MODULE` with its own --help."""
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Lets every option through: it is the module's."""
@@ -58,13 +66,11 @@ app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; ben
 def run_benchmark(name: str, arguments: list[str]) -> None:
     """Run a benchmark to its end, with a status of its own; raise ConfigurationError if a package is not installed."""
     benchmark, home = BENCHMARKS[name], find_bench_home()
-    sys.path[:0] = [str(home), str(home / "tests")] if benchmark.folder == "tests" else [str(home)]
+    sys.path[:0] = map(str, (home, home / benchmark.folder))
     # Some read sys.argv, all show its first word in their help.
     sys.argv = [f"baton bench {name}", *arguments]
     try:
-        runpy.run_module(
-            benchmark.module if benchmark.folder == "tests" else f"bench.{benchmark.module}", run_name="__main__"
-        )
+        runpy.run_module(benchmark.module, run_name="__main__")
     except ImportError as error:
         raise ConfigurationError(f"bench {name} cannot run here: {error}; {install_line(*benchmark.extras)}") from error
 

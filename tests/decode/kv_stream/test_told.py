@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.util._once import Once
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.telemetry import names
@@ -19,6 +15,7 @@ from baton.wire.quantities import seconds_from_duration
 from decode.pair import PATIENT, Damage, Pair, generate, intact, request_of, with_pair
 from decode.test_generation import dying, flipped
 from engine.rig import LAYOUT, expected_tokens, prompt_of
+from telemetry.span_exporting import exporting_to
 
 PROMPT = prompt_of(41)
 
@@ -26,13 +23,9 @@ PROMPT = prompt_of(41)
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """Return where finished spans go."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    yield exporter
-    provider.shutdown()
+    exporter = InMemorySpanExporter()
+    with exporting_to(exporter, monkeypatch):
+        yield exporter
 
 
 def told(exporter: InMemorySpanExporter) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:

@@ -9,11 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
-from opentelemetry.util._once import Once
 
 from baton.errors import UnavailableError
 from baton.gateway.server import RunningGateway
@@ -23,6 +21,7 @@ from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import MODEL, FakeCluster, Loop
 from gateway.rest import ask
 from telemetry.conventions import FORMER_RPC, HTTP_SERVER, OPERATION, RPC, strangers
+from telemetry.span_exporting import exporting_to
 
 CHAT_PATH = "/v1/chat/completions"
 GRPC_METHOD = "baton.v1.GenerationService/Generate"
@@ -57,13 +56,9 @@ class Spans(SpanExporter):
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     """Return where the spans of this process go."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
-    spans, provider = Spans(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    trace.set_tracer_provider(provider)
-    yield spans
-    provider.shutdown()
+    spans = Spans()
+    with exporting_to(spans, monkeypatch):
+        yield spans
 
 
 @pytest.fixture

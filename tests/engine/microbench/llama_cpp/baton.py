@@ -36,10 +36,9 @@ class Rig:
         self._names = count()
 
     def seconds(self, num_sequences: int, num_tokens: int, num_before: int) -> float:
-        """Return the time of decoding so many tokens of each sequence, or of a prompt if that is one token of one."""
-        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=num_tokens + _TAIL_TOKENS)
-        if num_tokens == 0:
-            params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=1)
+        """Return the time of decoding so many tokens of each sequence after a prompt; of 0, of the prompt."""
+        max_tokens = num_tokens + _TAIL_TOKENS if num_tokens else 1
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=max_tokens)
         for _ in range(num_sequences):
             prompt = tuple(self._random.integers(3, 49_000, num_before).tolist())
             self._engine.submit(EngineRequest(f"r{next(self._names)}", prompt, params), lambda _event: None)
