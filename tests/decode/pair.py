@@ -13,6 +13,7 @@ from unittest.mock import patch
 import grpc
 
 from baton.capacity.hardware import PRESETS
+from baton.decode import servicer
 from baton.decode.generation import DecodeGenerator
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
@@ -428,6 +429,7 @@ def patient_connections() -> Iterator[None]:
         patch.object(fast_channel, "_TIMING", timing),
         patch.object(lender, "_HANDSHAKE_SECONDS", TIMEOUT_SECONDS),
         patch.object(borrower, "_HANDSHAKE_SECONDS", TIMEOUT_SECONDS),
+        patch.object(servicer, "WRITE_TIMEOUT_SECONDS", 2 * TIMEOUT_SECONDS),  # `leap` may come amid a write
     ):
         yield
 

@@ -441,7 +441,7 @@ def test_a_gateway_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
 
         assert getattr(caught.value, "reason", "") == "SLOW_GATEWAY"
 
-    with_pair(client)
+    with_pair(client, is_patient=False)
 
 
 def _pass(gate: threading.Event) -> None:
