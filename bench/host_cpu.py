@@ -9,8 +9,7 @@ import psutil
 
 BUSY_SHARE = 0.85
 """Above it the host itself delays passes and messages, and what was measured says so."""
-_FREE = ("idle", "iowait", "nice")
-"""What waits for nobody; work of a lower priority gives way at once, so that it delays little."""
+_FREE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # part of user and nice
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,8 +29,8 @@ from baton.v1.generation_pb2 import SamplingParameters
 START_SECONDS = 180.0
 """Time that a server has until it answers."""
 _STOP_SECONDS = 60.0
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
+_ENDED_WITH_PARENT = ("setpriv", "--pdeathsig", "INT") if shutil.which("setpriv") else ()
+"""Not set by this process after a fork: that may hang where gRPC's library runs."""
 _POLL_SECONDS = 0.2
 _LOG_CHARACTERS = 3000
 
@@ -46,12 +46,11 @@ def running_server(
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            [*_ENDED_WITH_PARENT, *command],
             stdout=output,
             stderr=output,
             env={**os.environ, **environment},
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
     try:
         yield process
@@ -91,12 +90,6 @@ def free_port(offset: int = 0) -> int:
             except (OSError, OverflowError):
                 continue
             return port
-
-
-def _end_with_parent() -> None:
-    """Have the kernel interrupt this process when its parent is gone; runs between fork and exec."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))
 
 
 def _tail(log: Path) -> str:

@@ -191,18 +191,10 @@ class Row:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "pair": self.pair,
-            "link_bits_per_second": self.link_bits_per_second,
-            "num_prompt_tokens": self.num_prompt_tokens,
-            "compute_seconds": self.median("compute_seconds"),
-            "wire_seconds": self.wire_seconds,
-            "start_seconds": self.start_seconds,
-            "bound_seconds": self.bound_seconds,
-            "blob_seconds": self.median("compute_seconds") + self.wire_seconds,
-            "hidden_share": self.hidden_share,
-            "samples": [asdict(sample) for sample in self.samples],
-        }
+        derived = ("wire_seconds", "start_seconds", "bound_seconds", "hidden_share")
+        compute = self.median("compute_seconds")
+        own = {"compute_seconds": compute, "blob_seconds": compute + self.wire_seconds}
+        return {**asdict(self), **own, **{name: getattr(self, name) for name in derived}}
 
 
 PAIRS = (

@@ -12,7 +12,9 @@ import trustme
 from baton.decode import peers
 from baton.errors import ConfigurationError
 from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.kv_transport.fast_channel import FastChannel, FastPathError
 from baton.kv_transport.kv_services import KvStub
+from baton.kv_transport.link_probe import Prober
 from baton.rpc.channel import open_channel
 from baton.security.tls import secured_by
 from security.identities import identity
@@ -47,6 +49,34 @@ def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypat
     asyncio.run(asyncio.wait_for(run(), 20))
 
     assert measured == ["sound"]
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_link_is_measured_by_the_way_of_its_kv(monkeypatch: pytest.MonkeyPatch, *, is_served: bool) -> None:
+    """By the fast path where there is one; a node that has none any more, or not yet, is measured by gRPC."""
+    ways: list[object] = []
+
+    async def measure(way: Prober, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+        ways.append(type(way))
+        if isinstance(way, FastChannel) and not is_served:
+            raise FastPathError("UNIMPLEMENTED", reason="REFUSED")
+        return node_pb2.LinkMeasurement(from_node_id=node_id)
+
+    monkeypatch.setattr(peers, "measure_link", measure)
+
+    async def run() -> None:
+        is_measured = asyncio.Event()
+        peer_set = peers.PeerSet(1, lambda _link: is_measured.set())
+        following = asyncio.create_task(peer_set.run())
+        peer = router_service_pb2.Peer(node_id="p", address="127.0.0.1:1", fast_address="127.0.0.1:1")
+        peer_set.update({"p": peer})
+        await is_measured.wait()
+        following.cancel()
+        await asyncio.wait({following})
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+    assert ways == ([FastChannel] if is_served else [FastChannel, KvStub])
 
 
 def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

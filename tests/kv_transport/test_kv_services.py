@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from baton.errors import ConfigurationError, UnavailableError
+from baton.errors import ConfigurationError, InvalidFieldError, UnavailableError
 from baton.grpc_sockets.frames import PREFACE, settings_frame
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.internal.v1.kv_pb2 import KvSummary
 from baton.internal.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 from baton.kv.stream import StagingPool
-from baton.kv_transport.fast_channel import FastChannel, FastStream, _cancel_made
+from baton.kv_transport.fast_channel import FastChannel, FastStream, _cancel_made, limits_for
 from baton.kv_transport.kv_services import FastServer, ReceivedRequest
+from baton.kv_transport.link_probe import measure_link
 from baton.security import tls
 from baton.security.tls import TlsIdentity, secured_by
 from security.identities import identity
@@ -65,6 +66,31 @@ def test_an_address_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"fast_port: cannot listen on 127.0.0.1:{port}"):
             FastServer("127.0.0.1", port, Refusing()).start()
+
+
+def test_a_link_is_measured_by_the_way_of_its_kv() -> None:
+    """With messages larger than what may wait; then nothing is held, and the next call finds the path as it was."""
+
+    async def run() -> None:
+        server = FastServer("127.0.0.1", 0, Refusing())
+        address = f"127.0.0.1:{server.start()}"
+        channel = FastChannel(address, StagingPool(1 << 20), limits_for(1 << 16))
+        try:
+            link = await measure_link(channel, "p", 3_000_000)
+            assert [message async for message in channel.probe(0, 20)] == []
+            assert len([message async for message in channel.probe(3_000_000, 20)]) == 3
+            with pytest.raises(InvalidFieldError, match="byte_count: expected 0 to"):
+                await measure_link(channel, "p", 1 << 30)
+            with pytest.raises(TimeoutError):
+                await anext(aiter(channel.probe(3_000_000, 0.0)))
+            assert "no memory" in await refusal_of(address)
+        finally:
+            channel.close()
+            await server.drain(20)
+        assert link.from_node_id == "p"
+        assert link.bytes_per_second > 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_machine_that_opens_serves_its_network_on_the_same_port_by_tls(

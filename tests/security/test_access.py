@@ -25,7 +25,7 @@ from baton.internal.v1 import (
     weight_service_pb2,
     worker_service_pb2,
 )
-from baton.kv_transport.kv_services import PREFILL_PATH, FastServer, ReceivedRequest
+from baton.kv_transport.kv_services import PREFILL_PATH, PROBE_PATH, FastServer, ReceivedRequest
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer, PublicPort
 from baton.security.access import METHODS, Caller, Party, caller_of, parties_of
@@ -192,14 +192,16 @@ def fast_port(members: Mapping[str, TlsIdentity]) -> Iterator[int]:
 
 @pytest.mark.parametrize("party", ["deployment", "node", "gateway", "router", "cache-index", "admin"])
 def test_the_fast_path_knows_the_same_table(party: str, fast_port: int, members: Mapping[str, TlsIdentity]) -> None:
-    """Its handshake says who asks for KV."""
-    listener = Listener()
+    """Its handshake says who asks for KV, or how fast the link is."""
+    allowed = {PREFILL_PATH: ("deployment", "node"), PROBE_PATH: ("deployment", "node", "admin")}
     with connected(fast_port, tls=members[party].client_context(), server_name="baton") as connection:
-        connection.call(PREFILL_PATH, b"", listener)
-        assert listener.over.wait(TIMEOUT_SECONDS)
+        for path, parties in allowed.items():
+            listener = Listener()
+            connection.call(path, b"", listener)
+            assert listener.over.wait(TIMEOUT_SECONDS)
 
-    assert listener.status is not None
-    assert listener.status.code is (Code.OK if party in ("deployment", "node") else Code.PERMISSION_DENIED)
+            assert listener.status is not None
+            assert listener.status.code is (Code.OK if party in parties else Code.PERMISSION_DENIED)
 
 
 def test_a_certificate_with_the_servers_name_is_a_shared_one(members: Mapping[str, TlsIdentity]) -> None:

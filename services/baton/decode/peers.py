@@ -14,7 +14,7 @@ import grpc
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.measurement import LinkMeter
-from baton.errors import ConfigurationError, NotFoundError
+from baton.errors import BatonError, ConfigurationError, NotFoundError
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
 from baton.kv_transport.fast_channel import FastChannel, limits_for
@@ -113,8 +113,6 @@ class PeerSet:
                     for closing in self._drop_missing(peers):
                         tasks.create_task(self._close_later(*closing))
                     for peer in self._open_appeared(peers):
-                        if peer.node_id in self._fast:
-                            tasks.create_task(self._fast[peer.node_id].warm())
                         if self._probe_bytes:
                             tasks.create_task(self._probe(peer))
         finally:
@@ -185,14 +183,23 @@ class PeerSet:
         is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
         try:
             async with self._neighbours_turn if is_neighbour else nullcontext():
-                stub = self.blocks(peer.node_id) if is_neighbour else self.stub(peer.node_id)
-                self._report_link(await measure_link(stub, peer.node_id, self._probe_bytes))
+                self._report_link(await self._measure(peer.node_id, is_neighbour=is_neighbour))
             return True
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node
             log.exception("link_probe_failed peer=%s", peer.node_id)
         return False
+
+    async def _measure(self, node_id: str, *, is_neighbour: bool) -> node_pb2.LinkMeasurement:
+        """Measure a link by the way that KV will come, and open it: gRPC's library may carry half of what it does."""
+        if (fast := self._fast.get(node_id)) is not None:
+            try:
+                return await measure_link(fast, node_id, self._probe_bytes)
+            except BatonError as error:  # then KV comes by gRPC too
+                log.info("fast_path_not_probed peer=%s cause=%s", node_id, error)
+        stub = self.blocks(node_id) if is_neighbour else self.stub(node_id)
+        return await measure_link(stub, node_id, self._probe_bytes)
 
 
 def _named(known: Mapping[str, _T], node_id: str) -> _T:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from baton.grpc_sockets.limits import Limits, Timing
 from baton.internal.v1 import prefill_service_pb2
 from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
-from baton.kv_transport.kv_services import PREFILL_PATH
+from baton.kv_transport.kv_services import PREFILL_PATH, PROBE_PATH
 from baton.rpc.channel import KV_WINDOW_BYTES, MAX_MESSAGE_BYTES
 from baton.rpc.status import PEER_SILENT, error_from_status, info_of
 from baton.security.tls import identity_towards
@@ -191,6 +191,13 @@ class FastStream:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
+class _ProbeStream(FastStream):
+    """A link probe: all that is told of what comes is how much."""
+
+    def message(self, data: memoryview) -> None:
+        self._post(self._append, prefill_service_pb2.PrefillResponse(), len(data))
+
+
 class FastChannel:
     """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
 
@@ -211,26 +218,37 @@ class FastChannel:
     async def prefill(self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None = None) -> FastStream:
         """Ask for a prompt's KV, up to its layout; raise FastPathError without the path, BatonError if refused."""
         stream = FastStream(self._staging, lambda: self._is_closed, loan)
+        try:
+            await self._begin(stream, PREFILL_PATH, serialize_request(request))
+            await stream.first()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    async def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterator[object]:
+        """Call `ProbeLink`; raise FastPathError without the path, BatonError if refused, TimeoutError."""
+        stream = _ProbeStream(self._staging, lambda: self._is_closed)
+        request = prefill_service_pb2.ProbeLinkRequest(byte_count=num_bytes)
+        with contextlib.closing(stream):
+            async with asyncio.timeout(timeout_seconds):
+                await self._begin(stream, PROBE_PATH, request.SerializeToString())
+                async for message in stream:
+                    yield message
+
+    async def _begin(self, stream: FastStream, path: str, request: bytes) -> None:
         metadata: dict[str, str | bytes] = {}
         propagate.inject(metadata)
-        call = partial(self._call, request, stream, metadata)
+        call = partial(self._call, path, request, stream, metadata)
         try:
             making = asyncio.get_running_loop().run_in_executor(self._executor, call)
         except RuntimeError as error:  # of an executor that is shut down
             raise FastPathError(f"{self._address}: the channel is closed", reason="CONNECT_FAILED") from error
         try:
             stream.begin(await asyncio.shield(making))
-            await stream.first()
         except BaseException:
             making.add_done_callback(_cancel_made)
-            stream.close()
             raise
-        return stream
-
-    async def warm(self) -> None:
-        """Make the connection before a request needs it; what goes wrong is the first request's to tell."""
-        with contextlib.suppress(FastPathError, RuntimeError):  # RuntimeError: closed meanwhile
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._connected)
 
     def close(self) -> None:
         """End the connection and every stream on it."""
@@ -240,12 +258,10 @@ class FastChannel:
         if connection is not None:
             connection.shut_down()
 
-    def _call(
-        self, request: prefill_service_pb2.PrefillRequest, stream: FastStream, metadata: dict[str, str | bytes]
-    ) -> ClientCall:
+    def _call(self, path: str, request: bytes, stream: FastStream, metadata: dict[str, str | bytes]) -> ClientCall:
         """Make the call, and the connection if there is none. In a thread of the executor."""
         try:
-            return self._connected().call(PREFILL_PATH, serialize_request(request), stream, metadata=metadata)
+            return self._connected().call(path, request, stream, metadata=metadata)
         except CallError as error:
             is_lost = error.status.code is Code.UNAVAILABLE
             raise FastPathError(error.status.message, reason="CONNECT_FAILED" if is_lost else "REFUSED") from error

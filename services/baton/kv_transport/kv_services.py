@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable
-from typing import Any, Generic, NamedTuple, Protocol, cast
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -31,6 +33,7 @@ from baton.kv_transport.frame_codec import (
     serialize_request,
     serialize_response,
 )
+from baton.kv_transport.link_probe import probe_sizes
 from baton.rpc.error_interceptor import tolerant
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
@@ -40,13 +43,14 @@ from baton.telemetry import names
 from baton.telemetry.tracing import named_address, note_status, rpc_attributes, span
 
 log = logging.getLogger(__name__)
+_RequestT = TypeVar("_RequestT")
 
 _LIMITS = Limits(message_bytes=16 << 20, num_streams=256)
 """Requests hold token ids, about 3 bytes each; every call that runs has a thread."""
 
 PREFILL_SERVICE_NAME = prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name
-PREFILL_PATH = f"/{PREFILL_SERVICE_NAME}/Prefill"
-"""Path of the rpc, as HTTP/2 has it."""
+PREFILL_PATH, PROBE_PATH = f"/{PREFILL_SERVICE_NAME}/Prefill", f"/{PREFILL_SERVICE_NAME}/ProbeLink"
+"""Paths of the rpcs, as HTTP/2 has them."""
 BLOCK_SERVICE_NAME = block_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name
 PULL_PATH = f"/{BLOCK_SERVICE_NAME}/PullBlocks"
 
@@ -158,10 +162,12 @@ class FastServer:
 
     def _made(self, host: str, port: int, identity: TlsIdentity | None) -> GrpcSocketServer:
         server_name = identity.server_name if identity else DEPLOYMENT
+        serve, address = self._handler.serve, named_address(host_port(host, port))
+        prefill = _guarded(lambda call: serve(_read(parse_request, call), call), address, server_name)
         return GrpcSocketServer(
             host,
             port,
-            {PREFILL_PATH: _guarded(self._handler, named_address(host_port(host, port)), server_name)},
+            {PREFILL_PATH: prefill, PROBE_PATH: _guarded(_send_probe, address, server_name)},
             limits=_LIMITS,
             tls=identity.server_context if identity else None,
         )
@@ -196,16 +202,17 @@ class FastServer:
         self._servers.append(outside)
 
 
-def _guarded(handler: PrefillHandler, address: str, server_name: str) -> Callable[[ServerCall], None]:
+def _guarded(answer: Callable[[ServerCall], None], address: str, server_name: str) -> Callable[[ServerCall], None]:
     def serve(call: ServerCall) -> None:
         carrier = {key: value for key, value in call.metadata.items() if isinstance(value, str)}
         attributes = {**rpc_attributes(call.path, address), names.KV_TRANSPORT: "fast"}
-        with span(call.path.removeprefix("/"), trace.SpanKind.SERVER, attributes, carrier) as current:
+        traced = span(call.path.removeprefix("/"), trace.SpanKind.SERVER, attributes, carrier)
+        with nullcontext(trace.INVALID_SPAN) if call.path in names.BACKGROUND_METHODS else traced as current:
             try:
                 if call.peer_names is not None:
                     set_caller(caller_of(call.peer_names, server_name=server_name))
                     current_caller().check_may_call(call.path)
-                handler.serve(_request_of(call), call)
+                answer(call)
             except (StreamEndedError, TimeoutError):  # of the call itself
                 note_status(current, grpc.StatusCode.CANCELLED)
                 raise
@@ -223,8 +230,16 @@ def _internal(error: Exception) -> BatonError:
     return BatonError(f"internal error: {type(error).__name__}")
 
 
-def _request_of(call: ServerCall) -> ReceivedRequest:
+def _send_probe(call: ServerCall) -> None:
+    request = _read(prefill_service_pb2.ProbeLinkRequest.FromString, call)
+    response = prefill_service_pb2.ProbeLinkResponse
+    message = cache(lambda num_bytes: response(payload=bytes(num_bytes)).SerializeToString())
+    for num_bytes in probe_sizes(request.byte_count, request.message_byte_count):
+        call.send(message(num_bytes))
+
+
+def _read(parse: Callable[[bytes], _RequestT], call: ServerCall) -> _RequestT:
     try:
-        return parse_request(call.request)
+        return parse(call.request)
     except DecodeError as error:
         raise InvalidFieldError("request", str(error)) from error

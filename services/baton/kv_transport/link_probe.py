@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Iterator
 from datetime import UTC, datetime
+from typing import Protocol
 
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import node_pb2
-from baton.kv_transport.kv_services import BlockStub, KvStub
 from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
@@ -20,16 +20,23 @@ _NUM_PROBES = 5
 _PROBING_SECONDS = 0.25
 
 
-async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
+class Prober(Protocol):
+    """A way to a node; `FastChannel`, `KvStub` and `BlockStub` are some."""
+
+    def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:
+        """Have it send so many bytes."""
+
+
+async def measure_link(way: Prober, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
     """Time empty calls and streams of `num_bytes`, and take the quickest of each: what delays one is not the link.
 
-    A link on which a stream takes long is not burdened with another. Raises grpc.aio.AioRpcError if a call fails.
+    A link on which a stream takes long is not burdened with another. Raises what the way's calls raise.
     """
-    await _timed_probe(stub, 0)  # makes the connection
-    round_trip = min([await _timed_probe(stub, 0) for _ in range(_NUM_PROBES)])
+    await _timed_probe(way, 0)  # makes the connection
+    round_trip = min([await _timed_probe(way, 0) for _ in range(_NUM_PROBES)])
     seconds, started = math.inf, time.perf_counter()
     for _ in range(_NUM_PROBES):
-        seconds = min(seconds, await _timed_probe(stub, num_bytes))
+        seconds = min(seconds, await _timed_probe(way, num_bytes))
         if time.perf_counter() - started > _PROBING_SECONDS:
             break
     link = node_pb2.LinkMeasurement(
@@ -38,12 +45,8 @@ async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -
         round_trip=duration_from_seconds(round_trip),
     )
     link.measured_at.FromDatetime(datetime.now(UTC))
-    log.info(
-        "link_measured peer=%s bytes_per_second=%.3g round_trip_seconds=%.5f",
-        node_id,
-        link.bytes_per_second,
-        round_trip,
-    )
+    text = "link_measured peer=%s bytes_per_second=%.3g round_trip_seconds=%.5f"
+    log.info(text, node_id, link.bytes_per_second, round_trip)
     return link
 
 
@@ -67,8 +70,8 @@ def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:
     return (min(size, byte_count - start) for start in range(0, byte_count, size))
 
 
-async def _timed_probe(stub: KvStub | BlockStub, num_bytes: int) -> float:
+async def _timed_probe(way: Prober, num_bytes: int) -> float:
     started = time.perf_counter()
-    async for _ in stub.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
+    async for _ in way.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
         pass
     return time.perf_counter() - started
