@@ -13,7 +13,7 @@ import pytest
 RUNS_ALL = "BATON_MATRIX" in os.environ
 """Whether every combination runs (`make matrix`), in place of a sample in which each two factors still meet."""
 _LONG_FOLDERS = frozenset({"exactness", "system"})
-_SESSION_CLUSTERS = frozenset({"demo_cluster", "llama_cluster", "mock_cluster"})
+_SESSION_CLUSTERS = frozenset({"demo_cluster", "exact_cluster", "llama_cluster", "mock_cluster"})
 
 
 class _Turn(IntEnum):

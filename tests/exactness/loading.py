@@ -12,13 +12,13 @@ from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName
 
 Framework = Literal["torch", "mlx"]
 BLOCK_TOKENS = 16
+NAMES = (*CHECKPOINT_NAMES, *FAMILY_NAMES)
 SERVED: tuple[tuple[CheckpointName, Framework], ...] = tuple(
-    (name, framework)
-    for name in (*CHECKPOINT_NAMES, *FAMILY_NAMES)
-    for framework in get_args(Framework)
-    if (name, framework) != ("gpt_oss", "mlx")
+    (name, framework) for name in NAMES for framework in get_args(Framework) if (name, framework) != ("gpt_oss", "mlx")
 )
 """Every family with every framework that serves it."""
+SAMPLE = tuple((name, framework) for name, framework in SERVED if (framework == "torch") == NAMES.index(name) % 2)
+"""Every family with one framework, each framework with every other family: for what engines do alike for all."""
 
 
 def load_runner(

@@ -24,7 +24,7 @@ PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
 PROMPT_LENGTHS = (1, BLOCK_TOKENS + 1, 300)
 """Of prompts that are generated together; the longest is computed in chunks."""
 MAX_STEP_TOKENS = 128
-NUM_NEW_TOKENS = 64
+NUM_NEW_TOKENS = 64 if RUNS_ALL else 2 * BLOCK_TOKENS + 4
 
 
 class Case(NamedTuple):

@@ -15,7 +15,8 @@ from baton.engine.sampling import SampledToken
 from baton.engine.sequence import SCORED_CHUNK_TOKENS
 from checkpoints import CheckpointName, checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, start_engine
-from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, SAMPLE, SERVED, Framework, load_runner
+from order import RUNS_ALL
 
 NUM_ALTERNATIVES = 5
 TOLERANCES: dict[str, float] = {"torch": 3e-4, "mlx": 5e-4}
@@ -23,9 +24,9 @@ TOLERANCES: dict[str, float] = {"torch": 3e-4, "mlx": 5e-4}
 SCORED = replace(greedy(4), num_prompt_logprobs=NUM_ALTERNATIVES)
 
 
-@pytest.fixture(scope="module", params=SERVED, ids="-".join)
+@pytest.fixture(scope="module", params=SERVED if RUNS_ALL else SAMPLE, ids="-".join)
 def served(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework]:
-    """Return each family with each framework in turn."""
+    """Return each family with each framework in turn, or in the sample with one of them."""
     pair: tuple[CheckpointName, Framework] = request.param
     return pair
 

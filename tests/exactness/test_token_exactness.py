@@ -15,8 +15,8 @@ from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 from order import RUNS_ALL
 
 PROMPT_LENGTHS = (1, 2, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 700)
-NUM_NEW_TOKENS = 64
-"""Of prompts that are generated together."""
+NUM_NEW_TOKENS = 64 if RUNS_ALL else 2 * BLOCK_TOKENS + 4
+"""Of prompts that are generated together; the sample passes the ends of two blocks."""
 NUM_NEW_ALONE = BLOCK_TOKENS + 4
 """Of prompts that are generated one after the other, which takes a pass for each token: past the end of a block."""
 

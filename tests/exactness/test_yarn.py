@@ -9,6 +9,7 @@ import pytest
 from checkpoints import YARN_NAMES, YarnCheckpointName, checkpoint, reference_generate
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from order import RUNS_ALL
 
 NUM_NEW_TOKENS = 24
 ORIGINAL_CONTEXT_TOKENS = 64
@@ -23,9 +24,17 @@ PLACEMENTS: dict[YarnCheckpointName, list[tuple[Framework | None, Framework]]] =
 
 
 def placements_of(name: YarnCheckpointName) -> list[tuple[Framework | None, Framework]]:
-    """Return (prefill engine or None for local, decode engine)."""
+    """Return (prefill engine or None for local, decode engine).
+
+    `make test` tries the hand-overs of a family that has some, and each other family on one of its engines.
+    """
     alone: list[tuple[Framework | None, Framework]] = [(None, "torch"), (None, "mlx")]
-    return [*alone[: 1 if name in TORCH_ONLY else 2], *PLACEMENTS.get(name, [])]
+    if name in TORCH_ONLY:
+        alone = alone[:1]
+    handed_over = PLACEMENTS.get(name, [])
+    if RUNS_ALL:
+        return [*alone, *handed_over]
+    return handed_over or [alone[YARN_NAMES.index(name) % len(alone)]]
 
 
 @pytest.mark.parametrize(

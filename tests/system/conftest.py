@@ -64,6 +64,14 @@ def llama_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def exact_cluster() -> Iterator[Cluster]:
+    """Run MLX prefill, and a decode node of each engine, on the tiny checkpoint in float32."""
+    settings = {"router": {"prefill_policy": "remote"}}
+    with Cluster(checkpoint("llama"), prefill=("mlx",), decode=("mlx", "torch"), settings=settings) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
 def bystander(demo_cluster: Cluster) -> Iterator[Bystander]:
     """Generate beside a module's tests without a pause; every output must come whole, and as if it were alone."""

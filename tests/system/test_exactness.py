@@ -22,12 +22,22 @@ from system.plan import MODEL_NAME, EngineName
 PROMPT_LENGTHS = (1, 16, 17, 700)
 NUM_NEW_TOKENS = 64
 TIMEOUT_SECONDS = 60.0
+SHARED: tuple[CheckpointName, EngineName, EngineName] = ("llama", "mlx", "torch")
+"""Which nodes of `exact_cluster` are."""
 SAMPLE: tuple[tuple[CheckpointName, EngineName, EngineName], ...] = (
-    ("mistral", "mlx", "torch"),
-    *([("qwen3", "torch", "mlx"), ("qwen2", "torch", "torch")] if RUNS_ALL else []),
+    SHARED,
+    *([("mistral", "mlx", "torch"), ("qwen3", "torch", "mlx"), ("qwen2", "torch", "torch")] if RUNS_ALL else []),
 )
 """Every pair of engines, but torch and MLX, which `models/test_hybrid_demo.py` tries; all families pass in
 `tests/exactness/test_token_exactness.py`."""
+
+
+class Sample(NamedTuple):
+    """A running pair of nodes, the first of which is "prefill-0"."""
+
+    cluster: Cluster
+    checkpoint: CheckpointName
+    decode_node_id: str
 
 
 class Generated(NamedTuple):
@@ -38,23 +48,26 @@ class Generated(NamedTuple):
 
 
 @pytest.fixture(params=SAMPLE, ids="-".join)
-def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, CheckpointName]]:
+def sample(request: pytest.FixtureRequest, exact_cluster: Cluster) -> Iterator[Sample]:
     """Return a running pair of nodes for each sample in turn."""
     name, prefill, decode = request.param
+    if request.param == SHARED:
+        exact_cluster.heal()
+        yield Sample(exact_cluster, name, "decode-1")
+        return
     with Cluster(checkpoint(name), prefill=(prefill,), decode=(decode,)) as cluster:
-        yield cluster, name
+        yield Sample(cluster, name, "decode-0")
 
 
-def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointName]) -> None:
+def test_output_over_grpc_equals_transformers(sample: Sample) -> None:
     """Prompts prefilled on the other process, with and without a hit on either side, give the reference's tokens."""
-    cluster, name = sample
     for prompt in _prompts():
-        cold = _generate(cluster, prompt, "cold")
-        half = _generate(cluster, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0", num_tokens=2)
-        partial = _generate(cluster, prompt, "half", prefill_node_id="prefill-0")
-        warm = _generate(cluster, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
+        cold = _generate(sample, prompt, "cold")
+        half = _generate(sample, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0", num_tokens=2)
+        partial = _generate(sample, prompt, "half", prefill_node_id="prefill-0")
+        warm = _generate(sample, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
 
-        expected = reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=cold.token_ids)
+        expected = reference_generate(checkpoint(sample.checkpoint), prompt, NUM_NEW_TOKENS, guess=cold.token_ids)
         assert half.summary.prefill_node_id == "prefill-0"
         assert half.summary.fallback_reason == partial.summary.fallback_reason == warm.summary.fallback_reason == ""
         assert cold.token_ids == partial.token_ids == warm.token_ids == expected, f"{len(prompt)} tokens"
@@ -62,7 +75,7 @@ def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointN
         assert partial.summary.decode_cached_token_count == partial.summary.prefill_cached_token_count == num_half
         num_full = (len(prompt) - 1) // 16 * 16
         assert warm.summary.decode_cached_token_count == warm.summary.prefill_cached_token_count == num_full
-    cluster.wait_idle()
+    sample.cluster.wait_idle()
 
 
 def _prompts() -> Iterator[list[int]]:
@@ -72,7 +85,7 @@ def _prompts() -> Iterator[list[int]]:
 
 
 def _generate(
-    cluster: Cluster,
+    sample: Sample,
     prompt: Sequence[int],
     salt: str,
     *,
@@ -86,10 +99,10 @@ def _generate(
         model_id=MODEL_NAME,
         prompt_token_count=len(prompt),
         max_token_count=num_tokens,
-        pins=[router_service_pb2.PlacementPin(decode_node_id="decode-0", prefill_node_id=prefill_node_id)],
+        pins=[router_service_pb2.PlacementPin(decode_node_id=sample.decode_node_id, prefill_node_id=prefill_node_id)],
         salt_digest=digest_of(salt),
     )
-    with grpc.insecure_channel(cluster.address_of("router")) as channel:
+    with grpc.insecure_channel(sample.cluster.address_of("router")) as channel:
         placement = RouterServiceStub(channel).Place(asked, timeout=TIMEOUT_SECONDS).placement  # type: ignore[no-untyped-call]
     placement.layers_per_frame = layers_per_frame
     request = decode_service_pb2.DecodeServiceGenerateRequest(
@@ -102,7 +115,7 @@ def _generate(
         cache_salt=salt,
     )
     token_ids: list[int] = []
-    with grpc.insecure_channel(cluster.address_of("decode-0")) as channel:
+    with grpc.insecure_channel(sample.cluster.address_of(sample.decode_node_id)) as channel:
         for response in DecodeServiceStub(channel).Generate(request, timeout=TIMEOUT_SECONDS):  # type: ignore[no-untyped-call]
             if response.HasField("tokens"):
                 assert response.tokens.output_index == len(token_ids)

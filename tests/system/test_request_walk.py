@@ -27,7 +27,7 @@ _SETTINGS = {
     "router": {"prefill_policy": "remote", "report_interval_seconds": "2"},
 }
 """Spares calls that are not of a request."""
-_IDLE_SECONDS = 5.0
+_IDLE_SECONDS = 3.0
 """For which the calls of a cluster without requests are counted, which those beside requests are told from."""
 _MIN_SHARE = 0.75
 """Of requests in which a function is called, beside its calls in as long a time without."""

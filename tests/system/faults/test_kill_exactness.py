@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from checkpoints import checkpoint, reference_generate
 from system.client import Ask
@@ -23,14 +20,6 @@ def _ask(seed: int, num_prompt_tokens: int, temperature: float = 0.0) -> Ask:
 
 ASKS = (_ask(1, 33), _ask(2, 700), _ask(11, 100, temperature=1.0), _ask(3, 16, temperature=0.8))
 """Two greedy, two sampled; no random number of these comes as near to the next token as engines differ in rounding."""
-
-
-@pytest.fixture(scope="module")
-def exact_cluster() -> Iterator[Cluster]:
-    """Run torch prefill, and a decode node of each engine, on the tiny checkpoint in float32."""
-    settings = {"router": {"prefill_policy": "remote"}}
-    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx", "torch"), settings=settings) as cluster:
-        yield cluster
 
 
 def test_output_stays_exact_across_the_death_of_a_prefill_and_of_a_decode_node(exact_cluster: Cluster) -> None:
