@@ -50,7 +50,7 @@ def running_server(
             stdout=output,
             stderr=output,
             env={**os.environ, **environment},
-            start_new_session=True,
+            process_group=0,
         )
     try:
         yield process

@@ -62,16 +62,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> tuple[float, ServiceLevel]:
-    """Return what the pair can do, requests per second, and the objectives: given ones, or multiples of alone."""
+    """Return what the pair can do, requests/s, and the objectives; raise SystemExit if nothing is complete in time."""
     with running(policy("queue"), pair, options.model, None) as endpoints:
         facts = read_facts(endpoints.router)
         seconds = options.calibration_seconds * pair.time_scale
         alone = asyncio.run(saturate(endpoints, question, 1, seconds / 4, "alone")).samples
         capacity = max(_rate(endpoints, question, count, seconds) for count in _NUM_CLIENTS)
+    formula = 1 / facts.prefiller.prefill_seconds(question.num_prompt_tokens)
+    if not capacity:
+        enough = 1 + 2 * max(_NUM_CLIENTS) // (formula * pair.time_scale)
+        told = f"nothing was complete in time, {seconds:g} s, of what {max(_NUM_CLIENTS)} clients asked"
+        raise SystemExit(f"{told}; the nodes compute {formula:.2f} prompts/s: give --calibration-seconds {enough:g}")
     ttft = quantile((each.ttft_seconds for each in alone), 0.5) or 0.0
     tpot = quantile((each.tpot_seconds for each in alone), 0.5) or 0.0
     level = ServiceLevel(options.slo_ttft or 6 * ttft, options.slo_tpot or 3 * tpot)
-    formula = 1 / facts.prefiller.prefill_seconds(question.num_prompt_tokens)
     print(
         f"alone TTFT {ttft:.3f} s, TPOT {1000 * tpot:.1f} ms; capacity {capacity:.2f}/s (its prefill node by formula "
         f"{formula:.2f}/s)\n"
@@ -124,9 +128,8 @@ def _rows(plan: Plan, clusters: Sequence[tuple[Policy, Sequence[Load]]]) -> Iter
         running_ones = [
             stack.enter_context(running(how, plan.pair, plan.options.model, plan.level)) for how, _ in clusters
         ]
-        policies = [how for how, _ in clusters]
         for loads in zip(*(loads for _, loads in clusters), strict=True):
-            yield from executor.map(plan.measure, running_ones, policies, loads)
+            yield from executor.map(plan.measure, running_ones, (how for how, _ in clusters), loads)
 
 
 def _measure_fairness(plan: Plan, capacity: float) -> list[str]:

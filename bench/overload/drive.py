@@ -23,7 +23,7 @@ from bench.local_cluster import Endpoints, running_cluster, services_of
 
 KEYS = {"a": "sk-bench-a", "b": "sk-bench-b"}
 """API keys by tenant."""
-_THRESHOLD = "threshold-"
+HEADERS = {tenant: {"Authorization": f"Bearer {key}"} for tenant, key in KEYS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ def policy(name: str) -> Policy:
         return Policy(name, {"BATON_ROUTER_OVERLOAD_POLICY": name})
     if name == "round-robin":
         return Policy(name, {"BATON_ROUTER_PREFILL_POLICY": name})
-    count = name.removeprefix(_THRESHOLD)
-    if name.startswith(_THRESHOLD) and count.isdecimal() and int(count) > 0:
+    count = name.removeprefix("threshold-")
+    if count != name and count.isdecimal() and int(count) > 0:
         return Policy(name, {"BATON_GATEWAY_MAX_CONCURRENT_REQUESTS": count})
     raise ArgumentTypeError(f"{name!r} is not queue, shed, degrade, round-robin or threshold-N")
 
@@ -65,7 +65,6 @@ def running(how: Policy, pair: Pair, model: Path, level: ServiceLevel | None) ->
 End = Literal["complete", "refused", "failed", "abandoned"]
 """What became of a request: abandoned ones had no end when the run was over."""
 _TOKEN_IDS = range(3, 250)
-_WATCHED = ("gateway", "router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ async def drive(
     """
     clock = clock_from_now()
     arrivals = sorted((at, tenant) for tenant, rate in rates.items() for at in _poisson(rate, seconds, seed, tenant))
-    clients = {tenant: HttpClient(endpoints.url, _headers(tenant)) for tenant in rates}
+    clients = {tenant: HttpClient(endpoints.url, HEADERS[tenant]) for tenant in rates}
     watch = asyncio.create_task(_watch_memory(endpoints.process_id, seconds / 20, clock))
     tasks = set[asyncio.Task[Sample]]()
     try:
@@ -144,7 +143,7 @@ async def drive(
 async def saturate(endpoints: Endpoints, question: Question, num_clients: int, seconds: float, seed: str) -> Drive:
     """Let clients ask without a pause: what comes back is what can be done."""
     clock = clock_from_now()
-    with closing(HttpClient(endpoints.url, _headers("a"))) as client:
+    with closing(HttpClient(endpoints.url, HEADERS["a"])) as client:
 
         async def ask_on(number: int) -> list[Sample]:
             random, samples = Random(f"{seed}/{number}"), list[Sample]()
@@ -189,21 +188,13 @@ async def _watch_memory(process_id: int, every_seconds: float, clock: Callable[[
     found: list[MemorySample] = []
     with suppress(asyncio.CancelledError):
         while True:
-            found.append(MemorySample(clock(), _resident_bytes(process_id)))
+            services, sizes = services_of(process_id), dict[str, int]()
+            for name in services.keys() & {"gateway", "router"}:
+                with suppress(psutil.Error):
+                    sizes[name] = services[name].memory_info().rss
+            found.append(MemorySample(clock(), sizes))
             await asyncio.sleep(every_seconds)
     return found
-
-
-def _resident_bytes(process_id: int) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name, process in services_of(process_id).items():
-        with suppress(psutil.Error):
-            sizes |= {name: process.memory_info().rss} if name in _WATCHED else {}
-    return sizes
-
-
-def _headers(tenant: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {KEYS[tenant]}"}
 
 
 def _poisson(rate: float, seconds: float, seed: str, tenant: str) -> list[float]:

@@ -29,6 +29,19 @@ def test_lines_of_both_streams_and_the_exit_status_arrive() -> None:
     run(main)
 
 
+def test_a_child_is_in_a_group_of_its_own_and_in_this_session() -> None:
+    """Ctrl-C is not meant for it; and Linux gives each session, not each process, its share of the CPUs."""
+
+    async def main() -> None:
+        lines = Lines()
+
+        await Child(program("a", "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0))"), lines).run()
+
+        assert lines == [("a", f"True {os.getsid(0)}")]
+
+    run(main)
+
+
 def test_a_very_long_line_does_not_stop_the_pump() -> None:
     """A line over the limit is dropped; those after it still arrive."""
 

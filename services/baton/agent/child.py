@@ -91,6 +91,8 @@ class Child:
 
     async def run(self) -> int:
         """Run the program to its end; return its status, negative for a signal. Raises OSError if it cannot start."""
+        # Linux shares CPUs out by session: in one of its own a gateway waits for busy workers. uvloop has no groups.
+        has_groups = isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop)
         process = await asyncio.create_subprocess_exec(
             *self.spec.arguments,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environment, **parent_environment()},
@@ -98,7 +100,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=_MAX_LINE_BYTES,
-            start_new_session=True,
+            **({"process_group": 0} if has_groups else {"start_new_session": True}),
         )
         self._process = process
         pump = asyncio.ensure_future(self._pump(process))
