@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from baton.engine.runners.torch.llama.model import LlamaLayer
 from baton.engine.runners.torch.llama.support import is_llama_like
 from baton.engine.runners.torch.loader import ModelCode
 from baton.engine.runners.torch.ops.cpu import checks
+from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import run_layers
+from baton.engine.runners.torch.ops.cpu.numba_kernels.team import ALONE, team_of
 from baton.engine.runners.torch.ops.cpu.ops import KernelDecodeStep
 from baton.errors import ConfigurationError
 from checkpoints import CHECKPOINT_NAMES, VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
@@ -188,3 +191,40 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(
 
     np.testing.assert_allclose(runner.forward(steps).rows(), streamed, rtol=1e-4, atol=tolerance)
     assert runner._model._decode_step is not None, "no layer is streamed"
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_team_computes_a_step_to_the_last_bit_of_one_thread(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, is_transposed: bool
+) -> None:
+    """Threads share out outputs and heads, never a sum; more of them than there are cores take turns."""
+    if not (is_transposed or checks.can_multiply(getattr(torch, dtype))):
+        pytest.skip("oneDNN is off here, or lays weights out in no panels")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(checks, "is_transposed_faster", lambda: is_transposed)
+    if is_transposed:
+        monkeypatch.setattr(checks, "is_sound", lambda asked: asked is torch.float32)
+    runner = load("llama", "baton", dtype)
+    step, tables = runner._model._decode_step, [[9, 4, 5], [0, 3, 8], [1, 2, 6]]
+    assert isinstance(step, KernelDecodeStep)
+    for table in tables:
+        runner.forward([Span(PROMPT[:30], 0, table, needs_logits=False)])
+    spans = [Span([7 + index], 30, table, needs_logits=True) for index, table in enumerate(tables)]
+
+    for num_rows in (1, 2, 3):
+        step._run_layers = partial(run_layers, ALONE)
+        alone = runner.forward(spans[:num_rows]).rows()
+        for num_threads in (2, 5):
+            step._run_layers = partial(run_layers, team_of(num_threads))
+
+            assert np.array_equal(runner.forward(spans[:num_rows]).rows(), alone)
+
+
+def test_any_number_of_threads_computes_layers_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has as many as it has cores to spare."""
+    if not checks.can_multiply(torch.float32):
+        pytest.skip("oneDNN is off here, or lays weights out in no panels")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+
+    assert isinstance(load("llama", "baton")._model._decode_step, KernelDecodeStep)

@@ -24,4 +24,5 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> DeviceOps:
     if device.type != "cpu":
         return DeviceOps(device)
     paths = cpu_paths(dtype, torch.get_num_threads())
-    return OneThreadOps(device, paths) if paths.computes_layers else CpuOps(device, paths)
+    is_of_kernels = paths.computes_layers and paths.num_threads == 1
+    return OneThreadOps(device, paths) if is_of_kernels else CpuOps(device, paths)

@@ -87,7 +87,7 @@ def test_projections_of_several_kinds_lie_side_by_side(tmp_path: Path) -> None:
 
 def test_threads_share_out_a_large_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each computes some outputs; the last has fewer."""
-    monkeypatch.setattr("baton.engine.runners.torch.ops.cpu.affine._SHARED_WEIGHTS", 1)
+    monkeypatch.setattr("baton.engine.runners.torch.ops.cpu.linear._SHARED_WEIGHTS", 1)
     weight = packed_weight(tmp_path, 4, 64, torch.bfloat16)
     assert weight.packed is not None
     like, bias, rows = torch.empty(weight.shape), torch.randn(200), torch.randn(3, NUM_INPUTS)

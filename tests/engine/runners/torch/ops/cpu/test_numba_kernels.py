@@ -14,6 +14,7 @@ from baton.engine.runners.torch.ops.cpu.linear import pack, panels_of, transpose
 from baton.engine.runners.torch.ops.cpu.numba_kernels import compiling
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import digest_of
 from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import gate, multiply, normalise
+from baton.engine.runners.torch.ops.cpu.numba_kernels.team import ALONE, team_of
 from baton.engine.runners.torch.ops.cpu.ops import attend_single, pack_single_queries
 from baton.engine.runners.torch.ops.pool import array_of
 
@@ -79,7 +80,7 @@ def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -
     if panels is None:
         pytest.skip("oneDNN's layout is not one of panels here")
 
-    multiply(array_of(rows), panels, array_of(bias), array_of(output))
+    multiply(ALONE, array_of(rows), panels, array_of(bias), array_of(output))
 
     expected = linear(rows.double(), weight.double(), bias.double())
     scale = float(expected.abs().max())
@@ -96,7 +97,7 @@ def test_narrow_panels_are_read_two_at_a_time(dtype: torch.dtype, num_rows: int)
     words = array_of(narrow.view(3, -1, 32 * halves)).view(np.float32 if halves == 1 else np.uint32)
     output = torch.empty(num_rows, 96, dtype=dtype)
 
-    multiply(array_of(rows), words, array_of(rows.new_empty(0)), array_of(output))
+    multiply(ALONE, array_of(rows), words, array_of(rows.new_empty(0)), array_of(output))
 
     expected = linear(rows.double(), weight.double())
     scale = float(expected.abs().max())
@@ -122,11 +123,28 @@ def test_products_by_transposed_weights_equal_float64(dtype: torch.dtype, num_ro
     bias = torch.randn(num_outputs).to(dtype)
     output, strips = torch.empty(num_rows, num_outputs, dtype=dtype), transposed(weight)
 
-    multiply(array_of(rows), array_of(strips), array_of(bias), array_of(output))
+    multiply(ALONE, array_of(rows), array_of(strips), array_of(bias), array_of(output))
 
     expected = linear(rows.double(), weight.double(), bias.double())
     scale = float(expected.abs().max())
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+@both_dtypes
+@pytest.mark.parametrize("num_rows", [1, 2, 5])
+def test_a_team_multiplies_to_the_last_bit_of_one_thread(dtype: torch.dtype, num_rows: int) -> None:
+    """By strips and by panels, which are fewer than threads."""
+    rows, weight = torch.randn(num_rows, 70).to(dtype), torch.randn(330, 70).to(dtype)
+    strips, packed = transposed(weight), pack(weight) if is_sound(dtype) else None
+    panels = None if packed is None else panels_of(packed, weight)
+    for held in (array_of(strips), panels):
+        if held is not None:
+            results = [torch.zeros(num_rows, 330, dtype=dtype) for _ in range(3)]
+            for num_threads, output in zip((1, 2, 7), results, strict=True):
+                multiply(team_of(num_threads), array_of(rows), held, array_of(rows.new_empty(0)), array_of(output))
+
+            assert torch.equal(results[0], results[1])
+            assert torch.equal(results[0], results[2])
 
 
 @both_dtypes

@@ -7,7 +7,6 @@ and 3.9 in 8, where reading them in bfloat16 takes 7; unpacking them takes 11, o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -19,14 +18,12 @@ from baton.engine.runners.torch.ops.cpu.linear import CpuLinear, pack, padded_ro
 from baton.engine.runners.torch.ops.cpu.numba_kernels import AFFINE_OUTPUTS, PANEL_OUTPUTS
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight
-from baton.engine.runners.torch.ops.pool import Array, array_of
+from baton.engine.runners.torch.ops.pool import Array
 
 MAX_ROWS = 16
 """Rows up to which packed weights are multiplied as they are: at 16 rows sooner than by unpacking first."""
 _PART_ELEMENTS = 1 << 20
 """Weights that are unpacked at a time: 4 MiB in float32, which stay in a cache until they are multiplied."""
-_SHARED_WEIGHTS = 4 << 20
-"""A product of so many is worth being shared out over threads: handing it over takes 30 us."""
 _BITS = (4, 8)
 _SCALES = ("BF16", "F16")
 
@@ -89,27 +86,11 @@ class AffineLinear(CpuLinear):
         product_dtype: torch.dtype,
     ) -> None:
         self._blocks = blocks
-        self._num_inputs, self._num_threads, self._product_dtype = like.shape[1], num_threads, product_dtype
-        super().__init__(like, bias, max_streamed_rows=MAX_ROWS)
+        self._num_inputs, self._product_dtype = like.shape[1], product_dtype
+        super().__init__(like, bias, max_streamed_rows=MAX_ROWS, num_threads=num_threads)
 
     def _lay_out(self, weight: torch.Tensor, *, is_streamed: bool) -> Array:  # noqa: ARG002
         return self._blocks
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        is_shared = self._num_threads > 1 and self.num_outputs * self._num_inputs >= _SHARED_WEIGHTS
-        if not is_shared or not 0 < len(rows) <= MAX_ROWS:
-            return super().__call__(rows)
-        inputs, (blocks, bias) = array_of(rows.contiguous()), self.arrays()
-        step = -(-len(blocks) // self._num_threads)
-
-        def multiply(first: int) -> torch.Tensor:
-            begin, end = first * AFFINE_OUTPUTS, min((first + step) * AFFINE_OUTPUTS, self.num_outputs)
-            output = rows.new_empty(len(rows), end - begin)
-            self._multiply(inputs, blocks[first : first + step], bias[begin:end], array_of(output))
-            return output
-
-        return torch.cat(list(_threads(self._num_threads).map(multiply, range(0, len(blocks), step))), dim=1)
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the product of many rows, by oneDNN, part by part of the weight."""
@@ -161,8 +142,3 @@ def _part(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> tuple[torch.
     known = torch.arange(num_outputs * num_inputs, dtype=torch.float32).remainder(251).view(num_outputs, num_inputs)
     packed = pack(known.to(dtype))
     return packed, panels_of(packed, known.to(dtype), (PANEL_OUTPUTS,))
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "products")

@@ -24,6 +24,7 @@ from baton.engine.runners.torch.ops.cpu.linear import (
     product,
     transposed,
 )
+from baton.engine.runners.torch.ops.cpu.numba_kernels import MAX_PANEL_ROWS
 from baton.engine.runners.torch.ops.cpu.ops import CpuPaths, attend_in_blocks, attend_in_tiles
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams, attend_by_torch
 from baton.engine.runners.torch.ops.eager.linear import PlainLinear
@@ -36,9 +37,6 @@ _MAX_KERNEL_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 """Largest relative errors. Kernels are for these dtypes alone."""
 _LONG_SECONDS = 1.0
 """A check that takes longer has compiled; numba's cache would have spared it."""
-_MAX_PANEL_ROWS = {torch.float32: 8, torch.bfloat16: 4}
-"""Rows up to which one thread is done sooner by Baton's kernel than by oneDNN: at 1 and 8 rows of SmolLM-135M in
-float32, 14 and 20 ms against 17 and 24; at 1 and 4 rows in bfloat16, 8.0 and 11.5 against 10.3 and 11.7."""
 _MAX_STRIP_ROWS = 32
 """Rows up to which strips beat MKL: on an EPYC with AVX2 16 rows of SmolLM-135M's layers take 77 ms against 102, 32
 rows 138 against 142."""
@@ -50,7 +48,6 @@ _ATTENTION_TRIAL_QUERIES = 256
 
 def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:
     """Return what computes in a dtype with as many threads as torch has, its kernels compiled and tried."""
-    is_one_thread = num_threads == 1
     return CpuPaths(
         num_threads,
         layout_for(dtype, num_threads),
@@ -58,7 +55,7 @@ def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:
         dtype is torch.bfloat16 and is_sound(dtype),
         can_attend(dtype),
         can_attend_prompts() and is_fastest_in_tiles(dtype, num_threads),
-        is_one_thread and (can_multiply(dtype) or can_stream_transposed(dtype)),
+        can_multiply(dtype) or can_stream_transposed(dtype),
         partial(can_multiply_packed, dtype),
     )
 
@@ -66,18 +63,18 @@ def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:
 def layout_for(dtype: torch.dtype, num_threads: int) -> Layout:
     """Return the layout of weights that is multiplied by soonest.
 
-    With more than one thread oneDNN is ahead of transposed weights at few rows, which have no kernel of Baton's then.
+    Transposed weights are for one thread: more of them multiply prompts sooner by packed ones.
     """
     if not is_sound(torch.float32):
         return Layout(PlainLinear, "as loaded: oneDNN failed its check")
-    is_one_thread = num_threads == 1
     is_candidate = dtype is torch.float32 or (dtype is torch.bfloat16 and not is_sound(dtype))
-    if is_candidate and is_one_thread and is_transposed_faster() and can_stream_transposed(dtype):
+    if is_candidate and num_threads == 1 and is_transposed_faster() and can_stream_transposed(dtype):
         form = partial(TransposedLinear, max_streamed_rows=_MAX_STRIP_ROWS)
         return Layout(form, "transposed: torch multiplies prompts sooner than oneDNN")
     if is_sound(dtype):
-        num_rows = _MAX_PANEL_ROWS[dtype] if is_one_thread and can_multiply(dtype) else 0
-        return Layout(partial(PackedLinear, max_streamed_rows=num_rows), "packed: oneDNN passed its check")
+        num_rows = MAX_PANEL_ROWS if can_multiply(dtype) else 0
+        packed = partial(PackedLinear, max_streamed_rows=num_rows, num_threads=num_threads)
+        return Layout(packed, "packed: oneDNN passed its check")
     return Layout(WidenedLinear, f"packed, in float32: this CPU multiplies {_name(dtype)} slowly")
 
 
@@ -208,12 +205,14 @@ def _is_kernel_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:
 
 def _attention_error(dtype: torch.dtype) -> float:
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend, attention_address
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import MEMBER_ALONE
 
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 2, 16, generator=generator).to(dtype)
     keys, values = (torch.randn(1, 3, 4, 16, generator=generator).to(dtype) for _ in range(2))
     output = torch.empty_like(query)
     attend(
+        MEMBER_ALONE,
         attention_address(2, 16, 16, is_bfloat16=dtype is torch.bfloat16),
         *(array_of(tensor) for tensor in (query, keys, values)),
         (np.array([0]), np.array([[2, 0, 1]]), np.array([[1, 11]])),
@@ -227,12 +226,14 @@ def _attention_error(dtype: torch.dtype) -> float:
 
 def _prompt_attention_error(dtype: torch.dtype) -> float:
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend_prompt
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import ALONE
 
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 2, 60, 24, generator=generator, dtype=dtype)
     keys, values = (torch.randn(1, 70, size, generator=generator, dtype=dtype) for size in (24, 40))
     output = torch.empty(1, 2, 60, 40)
-    attend_prompt(*(array_of(tensor) for tensor in (query, keys, values)), 10, 0, np.float32(0.25), array_of(output))
+    arrays = [array_of(tensor) for tensor in (query, keys, values)]
+    attend_prompt(ALONE, *arrays, 10, 0, np.float32(0.25), array_of(output))
     mask = torch.ones(60, 70, dtype=torch.bool).tril(10)
     seen_keys, seen_values = (tensor.double()[:, None].expand(-1, 2, -1, -1) for tensor in (keys, values))
     expected = scaled_dot_product_attention(query.double(), seen_keys, seen_values, attn_mask=mask, scale=0.25)
@@ -240,8 +241,6 @@ def _prompt_attention_error(dtype: torch.dtype) -> float:
 
 
 def _product_error(dtype: torch.dtype) -> float:
-    from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import MAX_PANEL_ROWS
-
     def panels(weight: torch.Tensor) -> tuple[torch.Tensor, Array]:
         packed = pack(weight)
         array = panels_of(packed, weight)
@@ -262,6 +261,7 @@ def _strips_error(dtype: torch.dtype) -> float:
 
 def _affine_error(dtype: torch.dtype) -> float:
     from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import multiply
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import ALONE
 
     random, kind = np.random.default_rng(0), Affine(32, 4)
     words = random.integers(0, 1 << 32, (48, 20), dtype=np.uint32)
@@ -272,7 +272,7 @@ def _affine_error(dtype: torch.dtype) -> float:
     for num_rows in (1, 3):
         rows = torch.from_numpy(random.normal(size=(num_rows, 160))).to(dtype)
         output = rows.new_empty(num_rows, 48)
-        multiply(array_of(rows), blocks, array_of(rows.new_empty(0)), array_of(output))
+        multiply(ALONE, array_of(rows), blocks, array_of(rows.new_empty(0)), array_of(output))
         errors.append(_relative(output, linear(rows.double(), weight.double())))
     return max(errors) if all(error == error for error in errors) else float("nan")
 
@@ -282,6 +282,7 @@ def _largest_error(
 ) -> float:
     """Return the largest relative error of products of few rows; NaN if one is not a number."""
     from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import multiply
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import ALONE
 
     generator = torch.Generator().manual_seed(0)
     errors = []
@@ -292,7 +293,7 @@ def _largest_error(
         for num_rows in counts_of_rows:
             rows = torch.randn(num_rows, num_inputs, generator=generator).to(dtype)
             output = rows.new_empty(num_rows, num_outputs)
-            multiply(array_of(rows), array, array_of(bias), array_of(output))
+            multiply(ALONE, array_of(rows), array, array_of(bias), array_of(output))
             errors.append(_relative(output, linear(rows.double(), weight.double(), bias.double())))
     return max(errors) if all(error == error for error in errors) else float("nan")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from baton.engine.runners.torch.ops.pool import Array, array_of
 PACKED_ROWS = 32
 """Rows of input that a weight is laid out for. For inputs of 1 to 512 rows this layout is within 3 % of the best; one
 for a single row is up to 1.8 times slower."""
+_SHARED_WEIGHTS = 1 << 18
+"""A product of so many weights is worth being shared out over threads."""
 
 
 class CpuLinear(Linear):
@@ -31,17 +34,20 @@ class CpuLinear(Linear):
 
     `weight`: [num_outputs, num_inputs]. `bias`: [num_outputs]. `max_streamed_rows`: rows up to which the kernel
     multiplies, where the layout turns out to be one that it knows. `num_streamed_rows`: rows up to which it does; 0: it
-    never does.
+    never does. `num_threads`: threads that the kernel may share out its product over.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, max_streamed_rows: int = 0) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, max_streamed_rows: int = 0, num_threads: int = 1
+    ) -> None:
         super().__init__(weight, bias)
         array = self._lay_out(weight, is_streamed=max_streamed_rows > 0)
         self.num_streamed_rows = 0 if array is None else max_streamed_rows
         if array is not None:
             from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import multiply
+            from baton.engine.runners.torch.ops.cpu.numba_kernels.team import team_of
 
-            self._multiply = multiply
+            self._multiply = partial(multiply, team_of(num_threads if weight.numel() >= _SHARED_WEIGHTS else 1))
             self._arrays = (array, array_of(weight.new_empty(0) if bias is None else bias))
 
     @abstractmethod

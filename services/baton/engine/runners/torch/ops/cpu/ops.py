@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import product as cartesian
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +48,8 @@ class CpuPaths(NamedTuple):
     attends_in_tiles: bool
     """Whether Baton's kernel attends from prompts."""
     computes_layers: bool
-    """Whether Baton's kernels compute what lies between products, and layers of few rows as a whole; they know one
-    thread alone."""
+    """Whether Baton's kernels compute layers of few rows as a whole; and, for one thread, what lies between products of
+    any number."""
     multiplies_packed: Callable[[], bool] = lambda: False
     """Returns whether Baton's kernel multiplies by weights that stay packed, and oneDNN by parts that are unpacked."""
 
@@ -92,6 +90,18 @@ class CpuOps(DeviceOps):
                 rows = slice(segment.first_row, segment.first_row + segment.num_rows)
                 output[rows] = self._attend_segment(batch, segment, layer, query, params).transpose(0, 1)
         return output.transpose(0, 1)
+
+    def decode_step(self, layers: Sequence[LayerParts], head: Projection) -> KernelDecodeStep | None:
+        """Return the layers as one call of kernels, where these serve all and layers are alike."""
+        if not (self._paths.computes_layers and self._paths.answers_single_queries):
+            return None
+        streamed = [layer for layer in map(_streamed, layers) if layer is not None]
+        if len(streamed) < len(layers) or not (isinstance(head, CpuLinear) and head.num_streamed_rows):
+            return None
+        if not all(layer.is_like(streamed[0]) for layer in streamed):
+            return None
+        num_heads, num_threads = layers[0].num_query_heads, self._paths.num_threads
+        return KernelDecodeStep(streamed, head, num_query_heads=num_heads, num_threads=num_threads)
 
     def most_probable(self, logits: torch.Tensor) -> torch.Tensor:
         """See `DeviceOps`; in half precision a maximum with its index is found twice as quickly."""
@@ -156,26 +166,13 @@ def attend_in_tiles(
     36 ms where blocks by oneDNN take 56; 2048 queries take 40, by blocks 62, by torch's own kernel 44.
     """
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend_prompt
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import team_of
 
     output = torch.empty(*query.shape[:3], kv.values.shape[-1])
-    queries, keys, values = (array_of(tensor.float().contiguous()) for tensor in (query, *kv))
-    results, scaling = array_of(output), np.float32(params.scaling)
-
-    def attend(heads: slice, groups: slice) -> None:
-        own = (queries[heads, groups], keys[heads], values[heads])
-        attend_prompt(*own, first_query, params.window_tokens, scaling, results[heads, groups])
-
-    if num_threads == 1:
-        attend(slice(None), slice(None))
-    else:
-        parts = cartesian(*([slice(place, place + 1) for place in range(count)] for count in query.shape[:2]))
-        list(_threads(num_threads).map(lambda part: attend(*part), parts))  # raises what a part raised
+    arrays = [array_of(tensor.float().contiguous()) for tensor in (query, *kv)]
+    scaling, window_tokens = np.float32(params.scaling), params.window_tokens
+    attend_prompt(team_of(num_threads), *arrays, first_query, window_tokens, scaling, array_of(output))
     return output.to(query.dtype)
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "attention")
 
 
 class OneThreadOps(CpuOps):
@@ -183,9 +180,10 @@ class OneThreadOps(CpuOps):
 
     def __init__(self, device: torch.device, paths: CpuPaths) -> None:
         from baton.engine.runners.torch.ops.cpu.numba_kernels import decode_step
+        from baton.engine.runners.torch.ops.cpu.numba_kernels.team import MEMBER_ALONE
 
         super().__init__(device, paths)
-        self._kernels = decode_step
+        self._kernels, self._member = decode_step, MEMBER_ALONE
 
     def normalise(self, rows: torch.Tensor, norm: Norm) -> torch.Tensor:
         """See `DeviceOps`."""
@@ -209,17 +207,9 @@ class OneThreadOps(CpuOps):
         num_rows, num_all, head_dim = heads.shape
         queries = heads.new_empty(num_rows, num_all - 2 * len(blocks[0]), head_dim)
         angles = (array_of(rotation.cosines), array_of(rotation.signed_sines))
-        self._kernels.rotate_and_store(array_of(heads), *angles, array_of(batch.slots()), *blocks, array_of(queries))
+        slots = array_of(batch.slots())
+        self._kernels.rotate_and_store(self._member, array_of(heads), *angles, slots, *blocks, array_of(queries))
         return queries.transpose(0, 1)
-
-    def decode_step(self, layers: Sequence[LayerParts], head: Projection) -> KernelDecodeStep | None:
-        """Return the layers as one call of kernels, where these serve all and layers are alike."""
-        streamed = [layer for layer in map(_streamed, layers) if layer is not None]
-        if len(streamed) < len(layers) or not (isinstance(head, CpuLinear) and head.num_streamed_rows):
-            return None
-        if not self._paths.answers_single_queries or not all(layer.is_like(streamed[0]) for layer in streamed):
-            return None
-        return KernelDecodeStep(streamed, head, num_query_heads=layers[0].num_query_heads)
 
 
 class StreamedLayer(NamedTuple):
@@ -240,13 +230,16 @@ class StreamedLayer(NamedTuple):
 
 
 class KernelDecodeStep:
-    """Layers, each like the first, whose weights are read once per step: one call of kernels over arrays."""
+    """Layers, each like the first, whose weights are read once per step: one call of kernels, which threads share."""
 
-    def __init__(self, layers: Sequence[StreamedLayer], head: CpuLinear, *, num_query_heads: int) -> None:
+    def __init__(
+        self, layers: Sequence[StreamedLayer], head: CpuLinear, *, num_query_heads: int, num_threads: int
+    ) -> None:
         from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attention_address
         from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import run_layers
+        from baton.engine.runners.torch.ops.cpu.numba_kernels.team import team_of
 
-        self._run_layers, self._attention_address = run_layers, attention_address
+        self._run_layers, self._attention_address = partial(run_layers, team_of(num_threads)), attention_address
         self._layers = layers
         self._head = head.arrays()[0]
         self._num_query_heads = num_query_heads
@@ -315,11 +308,21 @@ def attend_single(
 ) -> None:
     """Answer single queries, of any strides, from all blocks of a layer in place, as `attend` of the kernels does."""
     from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend, attention_address
+    from baton.engine.runners.torch.ops.cpu.numba_kernels.team import MEMBER_ALONE
 
     keys, values = kv
     group, is_bfloat16 = query.shape[1] // keys.shape[0], query.dtype is torch.bfloat16
     address = attention_address(group, keys.shape[3], values.shape[3], is_bfloat16=is_bfloat16)
-    attend(address, array_of(query.contiguous()), keys, values, tuple(single), np.float32(scaling), array_of(output))
+    attend(
+        MEMBER_ALONE,
+        address,
+        array_of(query.contiguous()),
+        keys,
+        values,
+        tuple(single),
+        np.float32(scaling),
+        array_of(output),
+    )
 
 
 def single_queries(batch: PackedBatch, segments: Sequence[QuerySegment], window_tokens: int) -> SingleQueries | None:

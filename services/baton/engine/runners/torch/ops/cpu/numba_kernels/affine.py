@@ -192,11 +192,12 @@ _multiply_one, _multiply_four = group_product(1), group_product(4)
 
 
 @kernel
-def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any) -> None:
+def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any, span: Any) -> None:
     """Write rows times the transposed packed weight, plus the bias; sums are float32.
 
     `rows`: [num_rows, num_inputs]. `weight`: packed; its outputs are padded to whole blocks. `bias`: [num_outputs], of
-    the kind of the rows; or empty. `output`: [num_rows, num_outputs].
+    the kind of the rows; or empty. `output`: [num_rows, num_outputs], of which the outputs of blocks [first, end),
+    `span`, are written.
     """
     num_rows, num_inputs = rows.shape
     num_groups = weight.shape[1]
@@ -213,7 +214,7 @@ def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any) -> None:
                 total += value
             totals[row, group] = total
     sums = np.empty((num_padded, AFFINE_OUTPUTS), np.float32)
-    for block in range(weight.shape[0]):
+    for block in range(span[0], span[1]):
         if num_rows == 1:
             _multiply_one(weight, block, inputs, totals, 0, sums)
         else:

@@ -21,6 +21,7 @@ from numba import carray, njit, types
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import kernel, native
 from baton.engine.runners.torch.ops.cpu.numba_kernels.numbers import FAST, exponential, narrow, widen
 from baton.engine.runners.torch.ops.cpu.numba_kernels.products import TILE_COLUMNS, TILE_ROWS, tile_product
+from baton.engine.runners.torch.ops.cpu.numba_kernels.team import run_by_team, share
 from baton.engine.runners.torch.ops.cpu.numba_kernels.vectors import LINE_BYTES, call_attention, prefetch
 
 _QUERIES = 48
@@ -60,6 +61,7 @@ def _attention(num_groups: int, key_head_dim: int, value_head_dim: int, is_bfloa
             carray(rows, num_sequences),
             carray(tables, (num_sequences, most_blocks)),
             carray(spans, (num_sequences, 2)),
+            (sizes[6], sizes[7]),
             scaling,
         )
 
@@ -67,24 +69,38 @@ def _attention(num_groups: int, key_head_dim: int, value_head_dim: int, is_bfloa
 
 
 @kernel
-def attend(address: Any, query: Any, keys: Any, values: Any, single: Any, scaling: Any, output: Any) -> None:
+def attend(
+    member: Any, address: Any, query: Any, keys: Any, values: Any, single: Any, scaling: Any, output: Any
+) -> None:
     """Answer single queries; sums are float32 whatever the cache holds.
 
-    `address` is of the attention of this shape of heads; `query` [num_rows, num_heads, key_head_dim], rotated; `single`
-    `rows` [num_sequences], those of the sequences' queries, `tables` [num_sequences, most_blocks], their blocks, and
-    `spans` [num_sequences, 2], the positions [first, end) that they see; only those rows of `output` are written.
+    `member` is one of a team, which answers those of some heads of K and V of some sequences; `address` is of the
+    attention of this shape of heads; `query` [num_rows, num_heads, key_head_dim], rotated; `single` `rows`
+    [num_sequences], those of the sequences' queries, `tables` [num_sequences, most_blocks], their blocks, and `spans`
+    [num_sequences, 2], the positions [first, end) that they see; only those rows of `output` are written.
     """
     rows, tables, spans = single
-    sizes = np.empty(6, np.int64)
+    sizes = np.empty(8, np.int64)
     sizes[0], sizes[1], sizes[2] = query.shape[0], len(rows), tables.shape[1]
     sizes[3], sizes[4], sizes[5] = keys.shape[0], keys.shape[1], keys.shape[2]
+    sizes[6], sizes[7] = share(len(rows) * keys.shape[0], 1, member)
     call_attention(address, (query, keys, values, output), (rows, tables, spans, sizes), scaling)
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy", forceinline=True)
 def _attend(
-    head: Any, query: Any, keys: Any, values: Any, output: Any, rows: Any, tables: Any, spans: Any, scaling: Any
+    head: Any,
+    query: Any,
+    keys: Any,
+    values: Any,
+    output: Any,
+    rows: Any,
+    tables: Any,
+    spans: Any,
+    own: Any,
+    scaling: Any,
 ) -> None:
+    """Answer the queries of heads [first, end) of K and V, `own`, counted from sequence to sequence."""
     num_groups, key_head_dim, value_head_dim = head
     block_tokens, most_tokens = keys.shape[2], 0
     for sequence in range(len(rows)):
@@ -92,36 +108,36 @@ def _attend(
     scores = np.empty((num_groups, most_tokens), np.float32)
     queries = np.empty((num_groups, key_head_dim), np.float32)
     sums = np.empty((num_groups, value_head_dim), np.float32)
-    for sequence in range(len(rows)):
+    for each in range(own[0], own[1]):
+        sequence, kv_head = divmod(each, keys.shape[0])
         row, first, end = rows[sequence], spans[sequence, 0], spans[sequence, 1]
-        for kv_head in range(keys.shape[0]):
-            for group in range(num_groups):
-                for element in range(key_head_dim):
-                    queries[group, element] = widen(query[row, kv_head * num_groups + group, element]) * scaling
-            position = first
-            while position < end:
-                index, offset = divmod(position, block_tokens)
-                length = min(block_tokens - offset, end - position)
-                ahead = keys if position + length < end else values
-                following = index + 1 if position + length < end else first // block_tokens
-                _prefetch_block(ahead[kv_head, tables[sequence, following]])
-                block = keys[kv_head, tables[sequence, index], offset:]
-                _score((num_groups, key_head_dim), queries, block, scores, position - first, length)
-                position += length
-            _softmax(scores, end - first)
-            sums[:] = 0
-            position = first
-            while position < end:
-                index, offset = divmod(position, block_tokens)
-                length = min(block_tokens - offset, end - position)
-                if position + length < end:
-                    _prefetch_block(values[kv_head, tables[sequence, index + 1]])
-                block = values[kv_head, tables[sequence, index], offset:]
-                _add_values((num_groups, value_head_dim), scores, block, sums, position - first, length)
-                position += length
-            for group in range(num_groups):
-                for element in range(value_head_dim):
-                    output[row, kv_head * num_groups + group, element] = narrow(sums[group, element], output)
+        for group in range(num_groups):
+            for element in range(key_head_dim):
+                queries[group, element] = widen(query[row, kv_head * num_groups + group, element]) * scaling
+        position = first
+        while position < end:
+            index, offset = divmod(position, block_tokens)
+            length = min(block_tokens - offset, end - position)
+            ahead = keys if position + length < end else values
+            following = index + 1 if position + length < end else first // block_tokens
+            _prefetch_block(ahead[kv_head, tables[sequence, following]])
+            block = keys[kv_head, tables[sequence, index], offset:]
+            _score((num_groups, key_head_dim), queries, block, scores, position - first, length)
+            position += length
+        _softmax(scores, end - first)
+        sums[:] = 0
+        position = first
+        while position < end:
+            index, offset = divmod(position, block_tokens)
+            length = min(block_tokens - offset, end - position)
+            if position + length < end:
+                _prefetch_block(values[kv_head, tables[sequence, index + 1]])
+            block = values[kv_head, tables[sequence, index], offset:]
+            _add_values((num_groups, value_head_dim), scores, block, sums, position - first, length)
+            position += length
+        for group in range(num_groups):
+            for element in range(value_head_dim):
+                output[row, kv_head * num_groups + group, element] = narrow(sums[group, element], output)
 
 
 @njit(nogil=True)
@@ -196,12 +212,20 @@ def _add_values(size: Any, weights: Any, values: Any, sums: Any, start: int, num
 
 @kernel
 def attend_prompt(
-    query: Any, keys: Any, values: Any, first_query: int, window_tokens: int, scaling: Any, output: Any
+    team: Any, query: Any, keys: Any, values: Any, first_query: int, window_tokens: int, scaling: Any, output: Any
 ) -> None:
     """Attend from consecutive positions to all before them, as `eager.attention.attend_causally` does, into `output`.
 
-    All arrays are contiguous and float32, keys and values [num_kv_heads, num_keys, head_dim] each.
+    `team`: of threads, as `team.team_of` returns it; they share out the heads of queries. All arrays are contiguous and
+    float32, keys and values [num_kv_heads, num_keys, head_dim] each.
     """
+    run_by_team(team, _attend_heads, (query, keys, values, first_query, window_tokens, scaling, output))
+
+
+@kernel
+def _attend_heads(
+    member: Any, query: Any, keys: Any, values: Any, first_query: Any, window_tokens: Any, scaling: Any, output: Any
+) -> None:
     num_kv_heads, num_groups, num_queries, head_dim = query.shape
     num_keys, value_head_dim = keys.shape[1], values.shape[2]
     num_panels = -(-num_keys // TILE_COLUMNS)
@@ -211,22 +235,24 @@ def attend_prompt(
     scores = np.zeros((_QUERIES, _KEYS), np.float32)
     sums = np.zeros((_QUERIES, padded.shape[1]), np.float32)
     highest, totals = np.empty(_QUERIES, np.float32), np.empty(_QUERIES, np.float32)
-    for kv_head in range(num_kv_heads):
-        _lay_out(keys[kv_head], values[kv_head], turned, padded)
-        for group in range(num_groups):
-            for first in range(0, num_queries, _QUERIES):
-                own = query[kv_head, group, first : first + _QUERIES]
-                for row in range(len(own)):
-                    for element in range(head_dim):
-                        rows[row, element] = own[row, element] * scaling
-                sums[:], highest[:], totals[:] = 0, _NOTHING, 0
-                span = (first_query + first, len(own), window_tokens)
-                _attend_tile(rows, turned, padded, span, (scores, sums, highest, totals))
-                written = output[kv_head, group, first : first + _QUERIES]
-                for row in range(len(own)):
-                    factor = np.float32(1) / totals[row]
-                    for element in range(value_head_dim):
-                        written[row, element] = sums[row, element] * factor
+    first_head, end_head = share(num_kv_heads * num_groups, 1, member)
+    for head in range(first_head, end_head):
+        kv_head, group = divmod(head, num_groups)
+        if group == 0 or head == first_head:
+            _lay_out(keys[kv_head], values[kv_head], turned, padded)
+        for first in range(0, num_queries, _QUERIES):
+            own = query[kv_head, group, first : first + _QUERIES]
+            for row in range(len(own)):
+                for element in range(head_dim):
+                    rows[row, element] = own[row, element] * scaling
+            sums[:], highest[:], totals[:] = 0, _NOTHING, 0
+            span = (first_query + first, len(own), window_tokens)
+            _attend_tile(rows, turned, padded, span, (scores, sums, highest, totals))
+            written = output[kv_head, group, first : first + _QUERIES]
+            for row in range(len(own)):
+                factor = np.float32(1) / totals[row]
+                for element in range(value_head_dim):
+                    written[row, element] = sums[row, element] * factor
 
 
 @kernel

@@ -90,10 +90,10 @@ def ask_for(builder: Any, address: Any) -> None:
 
 
 @njit(nogil=True)
-def prefetch_start(array: Any) -> None:
-    """Ask for the beginning of a contiguous array, as much as a product asks for ahead of its use."""
+def prefetch_from(array: Any, first: Any) -> None:
+    """Ask for a contiguous array from an element on, as much as a product asks for ahead of its use."""
     line_elements = LINE_BYTES // array.itemsize
-    for index in range(0, min(array.size, AHEAD_LINES * line_elements), line_elements):
+    for index in range(first, min(array.size, first + AHEAD_LINES * line_elements), line_elements):
         prefetch(array, index)
 
 
