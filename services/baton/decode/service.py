@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from baton.config.container_limits import usable_memory
 from baton.decode.generation import DecodeGenerator
 from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.kv_stream.receive_budget import ReceiveBudget
@@ -25,7 +26,8 @@ def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
     """Return the service on a node; its links to other nodes are up while its `run` runs."""
     metrics = Metrics()
     lent_bytes = node.budgets["shared_memory_bytes"] if CAN_SEAL else 0  # elsewhere segments are files on a disk
-    budget = ReceiveBudget(node.budgets["max_receive_bytes"], settings.max_batch_size)
+    num_bytes, free_bytes = node.budgets["max_receive_bytes"], lambda: usable_memory().free_bytes
+    budget = ReceiveBudget(num_bytes, settings.max_batch_size, free_bytes)
     peers = PeerSet(
         settings.probe_bytes,
         lambda link: node.registration.report_link(link),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
@@ -143,6 +145,67 @@ def test_where_any_number_of_positions_is_wanted_as_many_are_as_fit_into_a_frame
 
     assert shape.chunk_tokens == (128 << 10) // token_bytes
     assert budget.frames_of(LAYOUT, FrameShape(LAYOUT.num_layers, 7)).chunk_tokens == 7
+
+
+def test_a_node_whose_engine_stands_still_leaves_the_machine_its_last_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own budget may be larger: nodes beside it, and others, have used what it was made of."""
+    frame_bytes, memory = 64 << 10, 100 << 20
+    monkeypatch.setattr("baton.decode.kv_stream.receive_budget._LOOK_SECONDS", 0.0)
+
+    async def run() -> None:
+        left = [memory]
+        budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, lambda: left[0])
+        budget.frame_bytes = frame_bytes
+        for _ in range(8):
+            assert not await budget.take(frame_bytes)
+        left[0] = memory // 10 - 1
+        late = asyncio.create_task(budget.take(frame_bytes))
+        await turns()
+        assert not late.done()
+
+        budget.give_back(5 * frame_bytes)  # four frames have credit whatever is left: the node gets on
+        assert await late
+
+        assert budget.num_bytes == 4 * frame_bytes
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("transport", ["grpc", "fast"])
+def test_a_held_engine_stops_the_streams_where_memory_is_short(transport: str) -> None:
+    """What has come waits at the senders, and lands once the engine goes on."""
+
+    async def client(pair: Pair) -> None:
+        goes_on, runner = threading.Event(), pair.decode.runner
+        write_kv, left, looked = runner.write_kv, [1 << 30], asyncio.Event()
+
+        def free_bytes() -> int:
+            looked.set()
+            return left[0]
+
+        budget = pair.generator.budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, free_bytes)
+        budget.frame_bytes, left[0] = LAYOUT.num_token_bytes() * 4, 0
+        looked.clear()
+
+        def held(*arguments: Any) -> None:
+            assert goes_on.wait(60)
+            write_kv(*arguments)
+
+        runner.write_kv = held  # type: ignore[method-assign]
+        answers = [
+            asyncio.create_task(generate(pair, request_of(prompt_of(41, seed=index), request_id=f"r{index}")))
+            for index in range(10)
+        ]
+        async with asyncio.timeout(60):
+            await looked.wait()
+        await turns()
+        assert 0 < budget.num_bytes <= 4 * budget.frame_bytes
+
+        goes_on.set()
+        for answer in answers:
+            assert not (await answer).summary.fallback_reason
+
+    with_pair(client, transport=transport)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("transport", ["grpc", "fast"])

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
+from baton.config.memory_budget import RESERVED_SHARE
 from baton.engine.request import EXPORT_TOKENS
 from baton.kv.kv_format import KvLayout
+
+log = logging.getLogger(__name__)
 
 LEAST_FRAME_BYTES = 64 << 10
 """Smaller frames cost more in headers and wake-ups than they save."""
@@ -16,6 +23,9 @@ _FRAMES_PER_STREAM = 4
 """Frames of a stream that no credit counts: on the way, arriving, arrived, and waiting for credit."""
 _UNCOUNTED_PARTS, _IDLE_PARTS = 2, 8
 """Of all that arrives half is for frames without credit, and an eighth for memory between two frames."""
+
+_LOOK_SECONDS = 0.1
+"""Pause between two looks at what memory is left: one takes up to a millisecond."""
 
 
 def receive_bytes_for(num_streams: int, frame_bytes: int) -> int:
@@ -37,10 +47,13 @@ class ReceiveBudget:
 
     Invariant: frames with credit have `max_bytes` together at most, or one alone has more: it could never land
     otherwise. Streams get credit in the order in which they ask, so none is passed over for ever. There are
-    `num_bytes`, 1 or more, for all that arrives.
+    `num_bytes`, 1 or more, for all that arrives. `free_bytes` is what memory is left: other nodes of a machine have
+    budgets of the same memory. Once a tenth is left of what there was, frames above four have no credit.
     """
 
-    def __init__(self, num_bytes: int, num_streams: int) -> None:
+    def __init__(self, num_bytes: int, num_streams: int, free_bytes: Callable[[], int] = lambda: sys.maxsize) -> None:
+        self._free_bytes, self._reserved_bytes = free_bytes, int(RESERVED_SHARE * free_bytes())
+        self._looked_at, self._is_short = 0.0, False
         self.idle_bytes = num_bytes // _IDLE_PARTS
         """Memory that may be kept for frames to come."""
         self.max_bytes = num_bytes - num_bytes // _UNCOUNTED_PARTS - self.idle_bytes
@@ -86,7 +99,15 @@ class ReceiveBudget:
         return FrameShape(max(1, min(wanted.layers_per_frame, most_layers)), chunk_tokens)
 
     def _fits(self, num_bytes: int) -> bool:
-        return not self.num_bytes or self.num_bytes + num_bytes <= self.max_bytes
+        wanted = self.num_bytes + num_bytes
+        if not self.num_bytes or wanted > self.max_bytes:
+            return not self.num_bytes
+        if (now := time.monotonic()) - self._looked_at >= _LOOK_SECONDS:
+            was_short, free_bytes = self._is_short, self._free_bytes()
+            self._looked_at, self._is_short = now, free_bytes < self._reserved_bytes
+            if self._is_short and not was_short:
+                log.warning("receiving_slowly cause='memory is short' free_bytes=%d", free_bytes)
+        return not self._is_short or wanted <= _FRAMES_PER_STREAM * self.frame_bytes
 
     def _serve(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):
