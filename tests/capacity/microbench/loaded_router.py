@@ -177,7 +177,8 @@ class LoadedRouter:
             load = replace(load, landing_bytes_per_second=10 ** self._rng.uniform(9, 10.5), num_landing_bytes=num_bytes)
             load = replace(load, num_pending_prompt_tokens=sum(prompt.num_left_tokens for prompt in prompts))
             if not node.description.can_decode:
-                load = replace(load, num_exports=load.num_running + load.num_waiting, mean_context_tokens=0.0)
+                num_exports = load.num_running + load.num_waiting
+                load = replace(load, num_exports=num_exports, num_decoding=0, mean_context_tokens=0.0)
             load = replace(load, queued_prompts=tuple(prompts))
         step_count = node.report.step_count + 1 if node.report else 1
         names = tuple(name for name, _ in accepted)
