@@ -37,7 +37,7 @@ class KubernetesEndpointApi:
         self._target = target
 
     async def list_slices(self) -> Listing:
-        """Return all slices of the Service (see `EndpointApi`)."""
+        """Return all slices of the Service; raise WatchError if the server cannot be asked."""
         try:
             document = json.loads(await asyncio.to_thread(self._list))
         except ValueError as error:
@@ -45,7 +45,10 @@ class KubernetesEndpointApi:
         return listing_of(document, self._target.port)
 
     async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
-        """Yield what changes (see `EndpointApi`). Closing it ends the request at once."""
+        """Yield what changes after a version, for some time. Closing it ends the request at once.
+
+        Raises ExpiredError if the version is forgotten, else WatchError.
+        """
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="endpoint-watch")
         options = {
@@ -89,7 +92,7 @@ class _WatchRequest:
         self._is_over = False
 
     def next_line(self) -> bytes | None:
-        """Return the next whole line; None after the last. Raises WatchError, ExpiredError as `EndpointApi` has it."""
+        """Return the next whole line; None after the last. Raises WatchError, ExpiredError as `watch_slices` has it."""
         try:
             self._response = self._response or self._opened()
             while line := self._response.readline(_MAX_LINE_BYTES + 1):

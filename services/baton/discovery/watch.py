@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeAlias
 
 from baton.discovery.endpoints import (
     EndpointState,
-    Event,
     ExpiredError,
-    Listing,
     ServiceTarget,
     WatchError,
     parse_target,
 )
-from baton.discovery.kubernetes_api import in_cluster_api
+from baton.discovery.kubernetes_api import KubernetesEndpointApi, in_cluster_api
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +35,6 @@ _SLACK_SECONDS = 5.0
 _LIST_TIMEOUT_SECONDS = 15.0
 
 
-class EndpointApi(Protocol):
-    """The part of the Kubernetes API that a watch needs."""
-
-    async def list_slices(self) -> Listing:
-        """Return all slices of the Service; raise WatchError if the server cannot be asked."""
-
-    def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
-        """Yield changes after a version, for some time; raise ExpiredError if it is forgotten, else WatchError."""
-
-
 class EndpointWatch:
     """Keeps the view of one Service right, for as long as `run` runs.
 
@@ -56,7 +44,7 @@ class EndpointWatch:
 
     def __init__(
         self,
-        api: EndpointApi,
+        api: KubernetesEndpointApi,
         *,
         watch_seconds: float = WATCH_SECONDS,
         resync_seconds: float = RESYNC_SECONDS,

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -28,7 +28,7 @@ from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.headers import CallError, Code, Status
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.internal.v1 import prefill_service_pb2
-from baton.kv.stream import frame_crc32c
+from baton.kv.stream import StagingPool, frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH, PROBE_PATH
 from baton.rpc.channel import KV_WINDOW_BYTES, MAX_MESSAGE_BYTES
@@ -72,13 +72,6 @@ _NO_PATH = frozenset({Code.UNIMPLEMENTED, Code.UNKNOWN, Code.INTERNAL, Code.RESO
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Staging(Protocol):
-    """Where frames are received; `baton.kv.stream.StagingPool` is one."""
-
-    def give(self, num_bytes: int) -> memoryview:
-        """Return writable memory."""
-
-
 class FastPathError(UnavailableError):
     """The fast path gave no stream, and the prefill node has not begun with one; `reason` says why."""
 
@@ -92,7 +85,7 @@ class FastStream:
     have taken; None: none was offered.
     """
 
-    def __init__(self, staging: Staging, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
+    def __init__(self, staging: StagingPool, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
         self._staging = staging
         self._loan = loan
         self._is_closed = is_closed
@@ -202,7 +195,7 @@ class FastChannel:
     """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
 
     def __init__(
-        self, address: str, staging: Staging, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic
+        self, address: str, staging: StagingPool, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = address
         self._limits = limits

@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 
 from baton.capacity.prefix_reuse import FRAME_TOKENS, FRAMES_AHEAD, MAX_FRAME_BYTES
-from baton.engine.engine import Engine
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import InvalidFieldError, MismatchError
 from baton.internal.v1 import block_service_pb2
@@ -28,8 +27,9 @@ from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, hea
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.kv_transport.kv_services import ReceivedPull
 from baton.kv_transport.link_probe import probe_sizes
+from baton.node.node import WorkerNode
 from baton.node.requests import check_identity
-from baton.security.access import TransferGate, digest_of
+from baton.security.access import digest_of
 from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame
@@ -41,7 +41,7 @@ ProbeResponse: TypeAlias = block_service_pb2.BlockServiceProbeLinkResponse
 class BlockServicer(BlockServiceServicer):
     """Serves the prefix cache of a node by the gRPC library."""
 
-    def __init__(self, node: CachingNode) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         self._node = node
 
     async def PullBlocks(  # noqa: N802
@@ -68,18 +68,6 @@ class BlockServicer(BlockServiceServicer):
             yield ProbeResponse(payload=bytes(num_bytes))
 
 
-class CachingNode(Protocol):
-    """This node, as far as it has a prefix cache; `baton.node.node.WorkerNode` is one."""
-
-    engine: Engine
-    runner: Runner
-    is_kv_quantized: bool
-    transfers: TransferGate
-
-    def check_accepts(self, *, lets_leave: bool = False) -> None:
-        """Refuse new work while the node shuts down; not what moves its work elsewhere."""
-
-
 class PendingFrame(NamedTuple):
     """A frame that is being read."""
 
@@ -98,7 +86,7 @@ class BlockStream:
     BatonError if it cannot be served; the field is named.
     """
 
-    def __init__(self, node: CachingNode, request: ReceivedPull) -> None:
+    def __init__(self, node: WorkerNode, request: ReceivedPull) -> None:
         node.check_accepts(lets_leave=True)
         if node.is_kv_quantized:
             raise MismatchError("kv_quantization", "rounded KV, which is not for others", "a request for it")

@@ -6,15 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from baton.engine.events import EngineLoad
 from baton.errors import InvalidFieldError, NotFoundError
 from baton.internal.v1 import worker_service_pb2
 from baton.internal.v1.worker_service_pb2 import FetchTokenizerRequest, FetchTokenizerResponse
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer
+from baton.node.node import WorkerNode
 from baton.security.access import current_caller
 from baton.text.tokenizer import TEXT_FILES, tokenizer_digest
 from baton.wire.quantities import seconds_from_duration
@@ -29,22 +29,10 @@ _LONGEST_LEASE_SECONDS = 3600.0
 """Who wants a node to rest for longer asks again: nobody takes one away for ever."""
 
 
-class PausableNode(Protocol):
-    """The node of this process; `baton.node.node.WorkerNode` is one."""
-
-    node_id: str
-
-    def set_paused(self, *, is_paused: bool) -> None:
-        """Take no new work, or take it again, and tell the routers."""
-
-    def load(self) -> EngineLoad:
-        """Return what the node is doing."""
-
-
 class WorkerServicer(WorkerServiceServicer):
     """Serves WorkerService for one node: pauses it, at most until the last lease ends, and gives its tokenizer."""
 
-    def __init__(self, node: PausableNode, model_dir: Path) -> None:
+    def __init__(self, node: WorkerNode, model_dir: Path) -> None:
         self._node = node
         self._model_dir = model_dir
         self._lease: asyncio.TimerHandle | None = None

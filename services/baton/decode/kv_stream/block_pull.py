@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from baton.decode.kv_stream.reader import (
     KvStreamReader,
@@ -19,7 +18,8 @@ from baton.decode.kv_stream.reader import (
     timed,
 )
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
-from baton.decode.kv_stream.recovery import LOCAL_MARGIN, ComputingNode, local_seconds
+from baton.decode.kv_stream.recovery import LOCAL_MARGIN, local_seconds
+from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
@@ -27,7 +27,8 @@ from baton.internal.v1 import block_service_pb2, decode_service_pb2, kv_pb2, rou
 from baton.kv.hashing import HASH_BYTES, join_hashes
 from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
-from baton.kv_transport.kv_services import PULL_PATH, BlockStub
+from baton.kv_transport.kv_services import PULL_PATH
+from baton.node.node import WorkerNode
 from baton.rpc.loop_channel import client_span
 from baton.security.access import digest_of
 from baton.telemetry import names
@@ -41,16 +42,6 @@ from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 log = logging.getLogger(__name__)
 
 
-class BlockNodes(Protocol):
-    """Knows other nodes' prefix caches; `baton.decode.peers.PeerSet` is one."""
-
-    def blocks(self, node_id: str) -> BlockStub:
-        """Return the stub of a node's prefix cache; raise NotFoundError if the node is not known."""
-
-    def address(self, node_id: str) -> str:
-        """Return host:port of a node; empty if it is not known."""
-
-
 class BlockPull(KvStreamReader):
     """Takes cached blocks for one request, which waits in the engine.
 
@@ -61,8 +52,8 @@ class BlockPull(KvStreamReader):
 
     def __init__(
         self,
-        node: ComputingNode,
-        nodes: BlockNodes,
+        node: WorkerNode,
+        nodes: PeerSet,
         request: decode_service_pb2.DecodeServiceGenerateRequest,
         engine_id: str,
         admitted: Admitted,

@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from baton.capacity import cost
-from baton.capacity.cost import CostEstimate, NodeProfile
+from baton.capacity.cost import CostEstimate
 from baton.decode.kv_stream.reader import SilentStreamError
-from baton.engine.engine import Engine
-from baton.engine.runners.base import Runner
 from baton.internal.v1.kv_pb2 import TransferGrant
 from baton.kv.stream import KvProgress
-from baton.security.access import TransferGate
+from baton.node.node import WorkerNode
 
 MAX_STREAMS_PER_NODE = 2
 """Streams of one request that a node is asked for."""
@@ -115,17 +112,7 @@ LOCAL_MARGIN = 1.5
 """Times as long as expected that computing the rest here may take, where a deadline is near."""
 
 
-class ComputingNode(Protocol):
-    """A node, as far as it computes prompts; `baton.node.node.WorkerNode` is one."""
-
-    node_id: str
-    engine: Engine
-    runner: Runner
-    profile: NodeProfile
-    transfers: TransferGate
-
-
-def local_seconds(node: ComputingNode, start: int, num_tokens: int) -> float:
+def local_seconds(node: WorkerNode, start: int, num_tokens: int) -> float:
     """Return the time in which this node computes positions [start, num_tokens), behind the prompts that it has."""
     load, shape = node.engine.load(), node.runner.info.shape
     backlog = cost.backlog_seconds(shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)

@@ -6,16 +6,14 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Protocol
 
 from opentelemetry import trace
 
-from baton.decode.kv_stream.prefill_stream import KvSource, PrefillReader
+from baton.decode.kv_stream.prefill_stream import PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.decode.kv_stream.recovery import (
     Broken,
-    ComputingNode,
     DeadlineGuard,
     PrefillOption,
     Recovery,
@@ -23,6 +21,7 @@ from baton.decode.kv_stream.recovery import (
     local_seconds,
 )
 from baton.decode.measurement import FrameTimeline
+from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted
 from baton.errors import (
     AttemptReusedError,
@@ -37,6 +36,7 @@ from baton.internal.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import PREFILL_PATH
+from baton.node.node import WorkerNode
 from baton.rpc.loop_channel import client_span
 from baton.rpc.status import PEER_SILENT
 from baton.security.access import digest_of
@@ -56,19 +56,6 @@ _TRANSPORTS: dict[Transport, generation_pb2.KvTransport] = {
 }
 
 
-class PrefillNodes(Protocol):
-    """Knows the prefill nodes; `baton.decode.peers.PeerSet` is one."""
-
-    def source(self, node_id: str) -> KvSource:
-        """Return where to take KV from that a node computes; raise NotFoundError if it is not known."""
-
-    def address(self, node_id: str) -> str:
-        """Return host:port of a node; empty if it is not known."""
-
-    def has(self, node_id: str) -> bool:
-        """Return whether a node is known."""
-
-
 class RemotePrefill:
     """Takes the KV of one request from prefill nodes.
 
@@ -78,8 +65,8 @@ class RemotePrefill:
 
     def __init__(
         self,
-        node: ComputingNode,
-        nodes: PrefillNodes,
+        node: WorkerNode,
+        nodes: PeerSet,
         request: decode_service_pb2.DecodeServiceGenerateRequest,
         engine_id: str,
         admitted: Admitted,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.apple import open_apple_sensor
@@ -16,13 +15,6 @@ log = logging.getLogger(__name__)
 
 Sensor = Callable[[SystemSample], None]
 """Fills in what it measures; raises OSError where that cannot be read."""
-
-
-class SensorSet(Protocol):
-    """Something that reads all sensors of a machine."""
-
-    def read(self) -> SystemSample:
-        """Return one reading; may take milliseconds."""
 
 
 class MachineSensors:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from baton.engine.runners.base import Runner
 from baton.internal.v1.node_pb2 import SystemSample
-from baton.node.sensors.machine import SensorSet
+from baton.node.sensors.machine import MachineSensors
 
 READ_SECONDS = 1.0
 """Pause between two readings."""
@@ -28,7 +28,7 @@ MAX_GAP_SECONDS = 3.0
 class NodeMonitor:
     """The latest sensor reading of a node's machine, and the power of the last minutes; `run` keeps both up to date."""
 
-    def __init__(self, runner: Runner, sensors: SensorSet, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, runner: Runner, sensors: MachineSensors, clock: Callable[[], float] = time.monotonic) -> None:
         self._runner = runner
         self._sensors = sensors
         self._clock = clock

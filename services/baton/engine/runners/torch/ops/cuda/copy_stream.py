@@ -7,7 +7,7 @@ back when the last reference to it is gone: what leaves here is the sink's to ke
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -15,27 +15,10 @@ from baton.engine.runners.base import LayerKv, LayerSink
 from baton.engine.runners.torch.ops.pool import KeysValues
 
 
-class Copy(Protocol):
-    """K and V on their way to the host."""
-
-    def is_done(self) -> bool:
-        """Return whether they have arrived; never waits."""
-
-    def wait(self) -> LayerKv:
-        """Return them, waiting if they have not arrived."""
-
-
-class CopyStream(Protocol):
-    """Copies K and V beside what is computed."""
-
-    def begin(self, kv: KeysValues) -> Copy:
-        """Begin to copy tensors that everything asked of the computing stream so far has written."""
-
-
 class _Pending(NamedTuple):
     sink: LayerSink
     layer: int
-    copy: Copy
+    copy: CudaCopy
 
 
 class KvCopies:
@@ -44,7 +27,7 @@ class KvCopies:
     Used by the engine's thread alone: `poll` whenever it passes by, `drain` before a pass is called done.
     """
 
-    def __init__(self, stream: CopyStream) -> None:
+    def __init__(self, stream: CudaCopyStream) -> None:
         self._stream = stream
         self._pending: deque[_Pending] = deque()
 
@@ -78,8 +61,8 @@ class CudaCopyStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
-    def begin(self, kv: KeysValues) -> Copy:
-        """Begin to copy; the tensors may be dropped at once."""
+    def begin(self, kv: KeysValues) -> CudaCopy:
+        """Begin to copy what everything asked of the computing stream so far has written; it may be dropped at once."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             keys, values = (_to_pinned(tensor) for tensor in kv)
@@ -87,20 +70,22 @@ class CudaCopyStream:
             arrived.record()
         for tensor in kv:
             tensor.record_stream(self._stream)  # else its memory would be given out again before it is copied
-        return _CudaCopy(KeysValues(keys, values), arrived)
+        return CudaCopy(KeysValues(keys, values), arrived)
 
 
-class _CudaCopy:
+class CudaCopy:
+    """K and V on their way to the host."""
+
     def __init__(self, host: KeysValues, arrived: torch.cuda.Event) -> None:
         self._host = host
         self._arrived = arrived
 
     def is_done(self) -> bool:
-        """Return whether both tensors have arrived."""
+        """Return whether both tensors have arrived; never waits."""
         return bool(self._arrived.query())
 
     def wait(self) -> LayerKv:
-        """Return their bytes, which keep the memory."""
+        """Return their bytes, which keep the memory; wait if they have not arrived."""
         self._arrived.synchronize()
         keys, values = (memoryview(tensor.view(-1).view(torch.uint8).numpy()) for tensor in self._host)
         return LayerKv(keys, values)
