@@ -9,11 +9,10 @@ import pytest
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.runners.base import NOT_FINITE, Span
-from baton.engine.runners.mock import MockRunner
-from baton.engine.runners.mock.runner import MockLogits
+from baton.engine.runners.mock.passes import MockLogits
 from baton.rpc.status import error_info
 from decode.pair import Pair, follow, generate, request_of, with_pair
-from engine.rig import INFO, VOCABULARY_SIZE, prompt_of
+from engine.rig import INFO, VOCABULARY_SIZE, WaitingMockRunner, prompt_of
 
 POISON = 9
 
@@ -26,7 +25,7 @@ class Spoilt(MockLogits):
         return [NOT_FINITE] * len(super().argmax())
 
 
-class SpoilingRunner(MockRunner):
+class SpoilingRunner(WaitingMockRunner):
     """A runner that gives no finite logits while a sequence ends with a certain token."""
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:

@@ -7,13 +7,12 @@ from typing import Any
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.runners.base import NOT_FINITE, Span
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
-from baton.engine.runners.mock.queued import MockPass
-from baton.engine.runners.mock.runner import MockLogits
-from engine.rig import INFO, VOCABULARY_SIZE
+from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock.passes import MockLogits, MockPass
+from engine.rig import INFO, VOCABULARY_SIZE, WaitingMockRunner
 
 
-class FaultyRunner(MockRunner):
+class FaultyRunner(WaitingMockRunner):
     """Fails every pass that computes a certain token."""
 
     bad_token = 1
@@ -25,7 +24,7 @@ class FaultyRunner(MockRunner):
         return super().forward(spans)
 
 
-class LostRunner(MockRunner):
+class LostRunner(WaitingMockRunner):
     """Fails every pass."""
 
     def forward(self, spans: Sequence[Span]) -> Any:
@@ -46,7 +45,7 @@ class SpoiledLogits(MockLogits):
         return [NOT_FINITE if index in self._spoiled else token for index, token in enumerate(best)]
 
 
-class SpoilingRunner(MockRunner):
+class SpoilingRunner(WaitingMockRunner):
     """A runner that gives no finite logits where a sequence's last token is 9."""
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
@@ -56,7 +55,7 @@ class SpoilingRunner(MockRunner):
         return SpoiledLogits(tokens, {row for row, span in enumerate(asked) if span.token_ids[-1] == 9})
 
 
-class NeverFiniteRunner(MockRunner):
+class NeverFiniteRunner(WaitingMockRunner):
     """A runner without any finite logits."""
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
@@ -65,7 +64,7 @@ class NeverFiniteRunner(MockRunner):
         return SpoiledLogits(tokens, set(range(len(tokens))))
 
 
-class BreakingRunner(QueuedMockRunner):
+class BreakingRunner(MockRunner):
     """A device on which a pass breaks, of which one hears only when its tokens are asked for."""
 
     bad_token = -2

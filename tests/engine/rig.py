@@ -16,8 +16,8 @@ from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
-from baton.engine.runners.base import ModelInfo
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.base import ModelInfo, Runner
+from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.state import next_tokens, states_of
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockEvents, Tier
@@ -49,8 +49,16 @@ INFO = ModelInfo(
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
 
+class WaitingMockRunner(MockRunner):
+    """A mock that the host cannot run ahead of: a pass is over before `launch` returns."""
+
+    runs_ahead = False
+    max_launch_steps = 1
+    launch = Runner.launch  # type: ignore[assignment]
+
+
 def mock_runner(
-    num_blocks: int = 64, block_tokens: int = 4, info: ModelInfo = INFO, kind: type[MockRunner] = QueuedMockRunner
+    num_blocks: int = 64, block_tokens: int = 4, info: ModelInfo = INFO, kind: type[MockRunner] = MockRunner
 ) -> MockRunner:
     """Return a runner whose clock stands still; by default one that the host may run ahead of."""
     return kind(

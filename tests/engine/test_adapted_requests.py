@@ -11,7 +11,7 @@ import pytest
 from baton.engine.events import Ended, Failed
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.drawing import Draws
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.mock import MockRunner
 from baton.errors import MismatchError
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
@@ -23,7 +23,7 @@ PROMPT = prompt_of(25)
 NUM_FULL_TOKENS = 24
 
 
-class LaunchNotingRunner(QueuedMockRunner):
+class LaunchNotingRunner(MockRunner):
     """Notes the adapters and the number of steps of every launch."""
 
     max_launch_steps = 8

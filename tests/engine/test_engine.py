@@ -18,7 +18,6 @@ from baton.engine.events import Admitted, Ended, EngineEvent, EngineLoad, Failed
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import KvExportSpec, Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
-from baton.engine.runners.mock import MockRunner
 from baton.errors import (
     AttemptReusedError,
     BatonError,
@@ -35,6 +34,7 @@ from engine.rig import (
     TIMEOUT_SECONDS,
     VOCABULARY_SIZE,
     Rig,
+    WaitingMockRunner,
     expected_tokens,
     mock_runner,
     prompt_of,
@@ -44,7 +44,7 @@ from engine.rig import (
 ENDLESS = replace(GREEDY, max_tokens=200)
 
 
-class GatedRunner(MockRunner):
+class GatedRunner(WaitingMockRunner):
     """Computes nothing until its gate is opened: what is asked meanwhile waits for the end of the pass."""
 
     def __init__(self) -> None:
@@ -368,7 +368,7 @@ def test_a_request_that_is_given_up_is_told_as_soon_as_it_is_gone() -> None:
             pass
 
 
-class SlowReader(MockRunner):
+class SlowReader(WaitingMockRunner):
     """Takes an eighth of a second to read a layer, and half of one for a pass, on a clock of its own."""
 
     def __init__(self) -> None:

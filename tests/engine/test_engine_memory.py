@@ -12,17 +12,27 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed, LandingLoad
 from baton.engine.request import Purpose
 from baton.engine.runners.base import LayerKv
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.mock import MockRunner
 from baton.errors import UnavailableError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.node.cluster.registration import load_message
-from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
+from engine.rig import (
+    GREEDY,
+    INFO,
+    Listening,
+    Rig,
+    WaitingMockRunner,
+    expected_tokens,
+    mock_runner,
+    prompt_of,
+    request_of,
+)
 
 LONG = replace(GREEDY, max_tokens=40)
 HOST_BYTES = 2**20
 
 
-class SpendthriftRunner(QueuedMockRunner):
+class SpendthriftRunner(MockRunner):
     """Counts how often it is to give memory back."""
 
     num_released = 0
@@ -32,7 +42,7 @@ class SpendthriftRunner(QueuedMockRunner):
         self.num_released += 1
 
 
-class UnwritableRunner(MockRunner):
+class UnwritableRunner(WaitingMockRunner):
     """Takes no K and V in."""
 
     num_refused = 0

@@ -15,8 +15,7 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.request_registry import Deliverable, Delivery
 from baton.engine.runners.base import Array, Span
-from baton.engine.runners.mock import MockRunner
-from engine.rig import INFO, VOCABULARY_SIZE, mock_runner, request_of
+from engine.rig import INFO, VOCABULARY_SIZE, WaitingMockRunner, mock_runner, request_of
 
 BLOCK_TOKENS = 16
 
@@ -42,7 +41,7 @@ def cpu_seconds_per_pass(batch_size: int, num_passes: int) -> list[float]:
         num_blocks=batch_size * (num_passes // BLOCK_TOKENS + 3),
         block_tokens=BLOCK_TOKENS,
         info=replace(INFO, max_context_tokens=num_passes + BLOCK_TOKENS),
-        kind=MockRunner,
+        kind=WaitingMockRunner,
     )
     times, is_done, num_ended = list[float](), threading.Event(), 0
 

@@ -13,11 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.engine.events import EngineLoad
 from baton.engine.runners.base import Span
-from baton.engine.runners.mock import MockRunner
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.worker.engine_watch import LOST_FACTOR, EngineHealth, EngineWatch, watch_passes
-from engine.rig import TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
+from engine.rig import TIMEOUT_SECONDS, Rig, WaitingMockRunner, mock_runner, prompt_of, request_of
 
 IDLE = EngineLoad(0, 0, 0, 64, 0.0, 0)
 BUSY = replace(IDLE, num_running=1)
@@ -26,7 +25,7 @@ SERVICE = "baton.internal.v1.DecodeService"
 STATUS = health_pb2.HealthCheckResponse
 
 
-class StuckRunner(MockRunner):
+class StuckRunner(WaitingMockRunner):
     """A runner whose passes last until they are let go."""
 
     has_begun: threading.Event

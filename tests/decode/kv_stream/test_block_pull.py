@@ -13,7 +13,7 @@ import baton.node.block_servicer
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import LayerKv
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.mock import MockRunner
 from baton.internal.v1 import block_service_pb2
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.kv.kv_format import KvDtype, WireFormat, token_bytes
@@ -94,7 +94,7 @@ def test_the_neighbours_blocks_are_taken_and_the_rest_is_computed() -> None:
 def test_the_tokens_come_from_the_bytes_that_were_sent() -> None:
     """A neighbour that hands out other KV under the hashes makes other tokens: nothing was computed anew."""
 
-    class Lying(QueuedMockRunner):
+    class Lying(MockRunner):
         def read_kv(self, block_table: Any, layer: int, start: int, num_tokens: int) -> LayerKv:
             """Give the first block in place of each."""
             return super().read_kv([block_table[0]] * len(block_table), layer, start, num_tokens)

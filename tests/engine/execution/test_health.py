@@ -19,7 +19,7 @@ from baton.engine.runners.mock import MockRunner
 from baton.engine.scheduling.step import Step
 from baton.kv.pool import BlockPool
 from engine.faulty_runners import FaultyRunner, LostRunner, NeverFiniteRunner, SpoilingRunner, still
-from engine.rig import TIMEOUT_SECONDS, Rig, expected_tokens, request_of
+from engine.rig import TIMEOUT_SECONDS, Rig, WaitingMockRunner, expected_tokens, request_of
 
 
 def test_an_engine_whose_passes_all_fail_dies() -> None:
@@ -98,7 +98,7 @@ def test_an_engine_knows_a_pass_that_hangs_until_it_ends_or_fails() -> None:
         assert not rig.engine.is_pass_hung()
 
 
-class HangingRunner(MockRunner):
+class HangingRunner(WaitingMockRunner):
     """A runner whose passes last until they are let go."""
 
     has_begun: threading.Event

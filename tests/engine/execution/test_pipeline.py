@@ -20,8 +20,8 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Launched, Span
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
-from baton.engine.runners.mock.queued import MockPass
+from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock.passes import MockPass
 from engine.faulty_runners import BreakingRunner
 from engine.rig import (
     GREEDY,
@@ -176,7 +176,7 @@ def test_a_command_cuts_steps_that_have_not_begun() -> None:
         nonlocal now
         now += seconds
 
-    runner = QueuedMockRunner(
+    runner = MockRunner(
         mock_runner().info,
         mock_runner().hardware,
         num_blocks=64,
@@ -242,7 +242,7 @@ def test_a_request_joins_the_pass_after_the_one_under_way(abilities: tuple[bool,
     Newcomers come in real time, at many moments of a pass, and a busy machine may let one come late: one of twenty must
     join at once.
     """
-    runner = QueuedMockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=0.2)
+    runner = MockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=0.2)
     runner.runs_ahead, runner.max_launch_steps = abilities
     arrivals: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
     num_posts = 0

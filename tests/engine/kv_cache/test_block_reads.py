@@ -14,7 +14,7 @@ from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.ingest import GapBudget
 from baton.engine.runners.base import Launched, LayerKv, Span
-from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.mock import MockRunner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.kv.host_store import HostBlockStore
@@ -36,7 +36,7 @@ class Clock:
         return self.seconds
 
 
-class Paced(QueuedMockRunner):
+class Paced(MockRunner):
     """Takes a millisecond for each byte that is read."""
 
     seconds = 0.0
@@ -150,7 +150,7 @@ def test_a_runner_that_fails_fails_the_read_alone(monkeypatch: pytest.MonkeyPatc
     pool.check_integrity([])
 
 
-class Recording(QueuedMockRunner):
+class Recording(MockRunner):
     """Notes launches, by how many passes each is, and reads, as 0."""
 
     done: list[int]

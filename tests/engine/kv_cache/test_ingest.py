@@ -13,8 +13,7 @@ from baton.engine.events import Admitted, Failed, FrameLanded
 from baton.engine.kv_cache.ingest import FrameCursor
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import LayerKv, Span
-from baton.engine.runners.mock import MockRunner
-from baton.engine.runners.mock.runner import MockLogits
+from baton.engine.runners.mock.passes import MockLogits
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
@@ -26,6 +25,7 @@ from engine.rig import (
     TIMEOUT_SECONDS,
     Listening,
     Rig,
+    WaitingMockRunner,
     expected_tokens,
     mock_runner,
     prompt_of,
@@ -38,7 +38,7 @@ GENERATING = prompt_of(8, 5)
 BLOCK_TOKENS = 4
 
 
-class RecordingRunner(MockRunner):
+class RecordingRunner(WaitingMockRunner):
     """Notes which positions it writes in which gap between passes; tells when it is to decode, and does when it may."""
 
     gaps: list[list[tuple[int, int, int]]]

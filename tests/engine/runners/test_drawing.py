@@ -8,7 +8,7 @@ import pytest
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import NOT_FINITE, ComputedPass, Span, with_known_tokens
 from baton.engine.runners.drawing import Draws, draw_tokens
-from baton.engine.runners.mock.runner import MockLogits
+from baton.engine.runners.mock.passes import MockLogits
 from baton.engine.sampling import SamplingContext, sample, uniform
 
 

@@ -20,7 +20,7 @@ from baton.engine.kv_cache.pool_size import (
     choose_pool_size,
 )
 from baton.engine.runners.base import ModelInfo
-from baton.engine.runners.mock.queued import QueuedMockRunner
+from baton.engine.runners.mock.runner import MockRunner
 from baton.engine.runners.mock.state import state_bytes, words_per_row
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype, LayerSpec
@@ -39,7 +39,7 @@ def load_mock_runner(
     time_scale: float = 1.0,
     bounds: PoolBounds = DEFAULT_BOUNDS,
     most_kv_bytes: int = 0,
-) -> QueuedMockRunner:
+) -> MockRunner:
     """Return a mock of a model, of a folder's tokenizer and vocabulary, on a preset of `baton.capacity.hardware`.
 
     `shape` names sizes of `baton.capacity.reference_models`; empty: the folder's own. `fixed_step_seconds` is the time
@@ -60,7 +60,7 @@ def load_mock_runner(
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)
     chosen = _choose_pool_size(num_blocks, info, block_tokens, bounds, most_kv_bytes)
-    runner = QueuedMockRunner(
+    runner = MockRunner(
         info,
         PRESETS[hardware].slowed(time_scale),
         num_blocks=chosen.num_blocks,

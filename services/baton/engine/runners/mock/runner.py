@@ -9,8 +9,10 @@ from itertools import chain
 import numpy as np
 
 from baton.capacity.hardware import Hardware, StepSpan, step_seconds
-from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mock.kv_codec import MockCodec
+from baton.engine.runners.mock.passes import MockLogits, MockPass, chosen_tokens, with_tokens
 from baton.engine.runners.mock.state import Positions, States, kv_of, next_tokens, states_at, states_from, states_of
 
 _PROJECTION_SHARE = 0.25
@@ -21,9 +23,11 @@ class MockRunner(Runner):
     """Keeps one state per layer and position instead of K and V, and sleeps instead of computing.
 
     The next token is a function of the states of all layers and positions, so that text is right only if every received
-    byte was.
+    byte was. The host may run ahead: passes and copies wait in a queue, never overlapping; its last ends at `_free_at`.
     """
 
+    runs_ahead = True
+    max_launch_steps = 8
     wire_codec = MockCodec()
 
     def __init__(
@@ -44,22 +48,44 @@ class MockRunner(Runner):
         self._fixed_step_seconds = fixed_step_seconds
         self.clock = clock
         self._sleep = sleep
+        self._free_at = 0.0
         self._excluded = frozenset(info.eos_token_ids)
         self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
         self._sums = np.zeros((num_blocks, block_tokens), dtype=np.uint64)  # over the layers
         self.untaken_bytes = self._states.nbytes + self._sums.nbytes  # the system gives what is written
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
-        """Sleep for the pass, layer by layer, handing out K and V on the way; read the tokens off the states.
+        """Sleep for a pass behind those in the queue, layer by layer, handing out K and V on the way.
 
-        What the mock itself computes is part of the pass's time.
+        The tokens are read off the states. What the mock itself computes is part of the pass's time.
         """
+        self.sleep_until(self._free_at)
         started = self.clock()
         if any(span.layer_sink for span in spans):
             self._hand_out(spans, started)
         tokens = self.compute(spans)
         self.sleep_until(started + self.pass_seconds(spans))
         return MockLogits(tokens, self.info.vocabulary_size)
+
+    def launch(
+        self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1
+    ) -> MockPass:
+        """Put a pass, or several in a row, into the queue. One that hands layers out is waited for."""
+        started = max(self.clock(), self._free_at)
+        known = with_tokens(spans, after)
+        if any(span.layer_sink for span in known):
+            return self._launched([chosen_tokens(self.forward(known), draws, 0)], [self.clock()])
+        tokens, ends = list[list[int]](), list[float]()
+        for step in range(num_steps):
+            logits = MockLogits(self.compute(known), self.info.vocabulary_size)
+            started += self.pass_seconds(known)
+            ends.append(started)
+            tokens.append(chosen_tokens(logits, draws, step))
+            if step < num_steps - 1:
+                fed = zip(known, tokens[-1], strict=True)
+                known = [span._replace(token_ids=(token,), start=span.start + 1) for span, token in fed]
+        self._free_at = started
+        return self._launched(tokens, ends)
 
     def compute(self, spans: Sequence[Span]) -> list[int]:
         """Keep the states of spans, and return a token for each row of their logits."""
@@ -78,8 +104,9 @@ class MockRunner(Runner):
         return step_seconds(self.hardware, self.info.shape, parts)
 
     def occupy(self, num_bytes: int) -> float:
-        """Return when the device, which begins now, has moved bytes to or from its memory."""
-        return self.clock() + self.move_seconds(num_bytes)
+        """Put the move of bytes to or from the device's memory into the queue; return when it is over."""
+        self._free_at = max(self.clock(), self._free_at) + self.move_seconds(num_bytes)
+        return self._free_at
 
     def move_seconds(self, num_bytes: int) -> float:
         """Return what it takes the device to move bytes to or from its memory."""
@@ -92,17 +119,13 @@ class MockRunner(Runner):
             self._sleep(remaining)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Keep the states that the bytes stand for."""
-        written = self.occupy(len(kv.keys) + len(kv.values))
-        self.keep(block_table, layer, start, num_tokens, kv)
-        self.sleep_until(written)
-
-    def keep(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Keep the states that bytes stand for."""
+        """Keep the states that the bytes stand for; the device takes the bytes behind the passes in the queue."""
+        self.occupy(len(kv.keys) + len(kv.values))
         self._scatter_layer(block_table, layer, start, states_from(kv, num_tokens, self.info.layout.layers[layer]))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
-        """Make the bytes of the kept states."""
+        """Make the bytes of the kept states, behind the passes in the queue."""
+        self.sleep_until(self._free_at)
         spec, dtype = self.info.layout.layers[layer], self.info.layout.dtype
         read = self.occupy(num_tokens * spec.num_token_elements * dtype.num_bytes)
         kv = kv_of(self._gather(block_table, start + num_tokens)[layer, start:], spec, dtype)
@@ -117,6 +140,19 @@ class MockRunner(Runner):
 
     def close(self) -> None:
         """Nothing to free."""
+
+    def _launched(self, tokens: list[list[int]], ends: list[float]) -> MockPass:
+        return MockPass(tokens, ends, self.info.vocabulary_size, self.sleep_until, self._cut)
+
+    def _cut(self, launched: MockPass, num_steps: int) -> int:
+        if launched.ends[-1] != self._free_at:  # another pass is behind it
+            return len(launched.ends)
+        now = self.clock()
+        num_begun = 1 + sum(end <= now for end in launched.ends[:-1])
+        num_kept = max(num_steps, num_begun)
+        del launched.chosen[num_kept:], launched.ends[num_kept:]
+        self._free_at = launched.ends[-1]
+        return num_kept
 
     def _hand_out(self, spans: Sequence[Span], started: float) -> None:
         """Hand out K and V layer by layer, when a device would have them."""
@@ -175,22 +211,3 @@ class MockRunner(Runner):
         """Return the block of each of consecutive positions, and its offset there."""
         positions = np.arange(start, start + num_tokens)
         return np.asarray(block_table)[positions // self.block_tokens], positions % self.block_tokens
-
-
-class MockLogits:
-    """Logits that put nearly all probability on one token per row."""
-
-    def __init__(self, tokens: list[int], vocabulary_size: int) -> None:
-        self._tokens = tokens
-        self._vocabulary_size = vocabulary_size
-
-    def argmax(self) -> list[int]:
-        """Return the tokens."""
-        return self._tokens
-
-    def rows(self, indices: Sequence[int] | None = None) -> Array:
-        """Return [num_rows, vocabulary_size] with 100 at each row's token and 0 elsewhere."""
-        tokens = self._tokens if indices is None else [self._tokens[index] for index in indices]
-        rows = np.zeros((len(tokens), self._vocabulary_size), dtype=np.float32)
-        rows[np.arange(len(tokens)), tokens] = 100.0
-        return rows
