@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import grpc
 
 from baton.errors import ForbiddenError
-from baton.rpc.error_interceptor import Behavior, Context, Handler, HandlerInterceptor, StreamBehavior, wrap_handler
+from baton.rpc.error_interceptor import Context, Handler, HandlerInterceptor, wrap_handler
 from baton.rpc.status import abort
 from baton.security.access import DEPLOYMENT, Party, caller_of, set_caller
 
@@ -25,10 +26,10 @@ class AccessInterceptor(HandlerInterceptor):
 
     def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
         """Return the handler behind a check of its caller."""
-        check = partial(self._check, call.method)
-        return wrap_handler(handler, partial(_guard, check=check), partial(_guard_stream, check=check))
+        return wrap_handler(handler, partial(self._checked, call.method))
 
-    async def _check(self, method: str, context: Context) -> None:
+    @asynccontextmanager
+    async def _checked(self, method: str, context: Context) -> AsyncIterator[None]:
         """Name the caller to whoever serves the call, which has a task of its own, or end the call."""
         names = context.auth_context().get("x509_common_name", ())
         try:
@@ -38,20 +39,4 @@ class AccessInterceptor(HandlerInterceptor):
         except ForbiddenError as error:
             await abort(context, error)
         set_caller(caller)
-
-
-def _guard(behavior: Behavior, check: Callable[[Context], Awaitable[None]]) -> Behavior:
-    async def guarded(request: object, context: Context) -> object:
-        await check(context)
-        return await behavior(request, context)
-
-    return guarded
-
-
-def _guard_stream(behavior: StreamBehavior, check: Callable[[Context], Awaitable[None]]) -> StreamBehavior:
-    async def guarded(request: object, context: Context) -> AsyncIterator[object]:
-        await check(context)
-        async for response in behavior(request, context):
-            yield response
-
-    return guarded
+        yield

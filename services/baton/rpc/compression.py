@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from baton.rpc.error_interceptor import Context, Deserializer, Handler, HandlerInterceptor, wrap_handler
-
-T = TypeVar("T")
 
 _LEAST_BYTES, _MOST_BYTES = 1400, 128 << 10
 """Messages that are compressed: less fits into a packet, more would keep the event loop for over a millisecond."""
@@ -37,7 +34,7 @@ class InflatingInterceptor(HandlerInterceptor):
 
     def intercept(self, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:  # noqa: ARG002
         """Return the handler, which takes compressed requests."""
-        return wrap_handler(handler, _same, _same, self._inflating)
+        return wrap_handler(handler, wrap_deserializer=self._inflating)
 
     def _inflating(self, deserialize: Deserializer | None) -> Deserializer | None:
         return deserialize and (lambda data: deserialize(self._inflated(data)))
@@ -72,7 +69,3 @@ def writer_of(context: Context) -> Callable[[Message], Awaitable[None]]:
         await context.write(message)
 
     return write
-
-
-def _same(behavior: T) -> T:
-    return behavior

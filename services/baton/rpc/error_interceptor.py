@@ -12,8 +12,9 @@ import inspect
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -25,12 +26,10 @@ log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
-Behavior = Callable[..., Awaitable[object]]
-"""Answers with one value, or is a coroutine that writes its responses to the context."""
 Deserializer = Callable[[bytes], object]
 """Makes a request from its bytes."""
-StreamBehavior = Callable[..., AsyncIterator[object]]
-"""Yields its responses."""
+Around = Callable[[Context], AbstractAsyncContextManager[None]]
+"""What a call is served within; its errors end the call."""
 
 
 class HandlerInterceptor(grpc.aio.ServerInterceptor):
@@ -57,30 +56,17 @@ class ErrorInterceptor(HandlerInterceptor):
         """Return the handler with its behaviour guarded."""
         if not call.method.startswith("/baton."):
             return handler
-        return wrap_handler(handler, _guard, _guard_stream, tolerant)
+        return wrap_handler(handler, _told_errors, take=decoded, wrap_deserializer=tolerant)
 
 
-def _guard(behavior: Behavior) -> Behavior:
-    async def guarded(request: object, context: Context) -> object:
-        try:
-            return await behavior(decoded(request), context)
-        except Exception as error:
-            await _abort(context, error)
-            raise
-
-    return guarded
-
-
-def _guard_stream(behavior: StreamBehavior) -> StreamBehavior:
-    async def guarded(request: object, context: Context) -> AsyncIterator[object]:
-        try:
-            async for response in behavior(decoded(request), context):
-                yield response
-        except Exception as error:
-            await _abort(context, error)
-            raise
-
-    return guarded
+@asynccontextmanager
+async def _told_errors(context: Context) -> AsyncIterator[None]:
+    """End a call with the status of what is raised."""
+    try:
+        yield
+    except Exception as error:
+        await _abort(context, error)
+        raise
 
 
 async def _abort(context: Context, error: Exception) -> None:
@@ -142,20 +128,46 @@ def strings_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> Mapping[st
 
 def wrap_handler(
     handler: Handler,
-    wrap: Callable[[Behavior], Behavior],
-    wrap_stream: Callable[[StreamBehavior], StreamBehavior],
+    around: Around | None = None,
+    *,
+    take: Callable[[object], object] = lambda request: request,
     wrap_deserializer: Callable[[Deserializer | None], Deserializer | None] = lambda deserialize: deserialize,
 ) -> Handler:
-    """Return a handler of the same shape whose behaviour, and deserializer, are wrapped."""
-    coders = (wrap_deserializer(handler.request_deserializer), handler.response_serializer)
+    """Return a handler of the same shape that serves a call within `around`; None: the behaviour stays as it is.
+
+    `take` returns what is served of a request, or of a stream of them; `wrap_deserializer` gives the new deserializer.
+    """
+    is_streamed = handler.response_streaming
+    make: Any
+    behavior: Any
     if handler.request_streaming:
-        make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-        behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
+        make = grpc.stream_stream_rpc_method_handler if is_streamed else grpc.stream_unary_rpc_method_handler
+        behavior = handler.stream_stream if is_streamed else handler.stream_unary
     else:
-        make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
-        behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
-    if not handler.response_streaming:
-        return make_unary(wrap(behavior), *coders)  # type: ignore[arg-type]
-    if inspect.isasyncgenfunction(behavior):
-        return make_stream(wrap_stream(behavior), *coders)
-    return make_stream(wrap(behavior), *coders)  # type: ignore[arg-type]
+        make = grpc.unary_stream_rpc_method_handler if is_streamed else grpc.unary_unary_rpc_method_handler
+        behavior = handler.unary_stream if is_streamed else handler.unary_unary
+    if around is not None:
+        behavior = (_yielding if inspect.isasyncgenfunction(behavior) else _answering)(behavior, around, take)
+    wrapped: Handler = make(behavior, wrap_deserializer(handler.request_deserializer), handler.response_serializer)
+    return wrapped
+
+
+def _answering(behavior: Any, around: Around, take: Callable[[object], object]) -> Any:
+    """Return what answers with one value, or writes its responses to the context."""
+
+    async def serve(request: object, context: Context) -> object:
+        async with around(context):
+            return await behavior(take(request), context)
+
+    return serve
+
+
+def _yielding(behavior: Any, around: Around, take: Callable[[object], object]) -> Any:
+    """Return what yields its responses."""
+
+    async def serve(request: object, context: Context) -> AsyncIterator[object]:
+        async with around(context):
+            async for response in behavior(take(request), context):
+                yield response
+
+    return serve

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import grpc
 from opentelemetry import trace
 
-from baton.rpc.error_interceptor import (
-    Behavior,
-    Context,
-    Handler,
-    HandlerInterceptor,
-    StreamBehavior,
-    strings_of,
-    wrap_handler,
-)
+from baton.rpc.error_interceptor import Context, Handler, HandlerInterceptor, strings_of, wrap_handler
 from baton.rpc.status import status_of
 from baton.telemetry import names
 from baton.telemetry.tracing import begin_server_span, is_tracing, named_address, note_status, tracer
@@ -45,28 +37,11 @@ class TraceServerInterceptor(HandlerInterceptor):
             return handler
         carrier = strings_of(call.invocation_metadata)
         begin = partial(begin_server_span, self._tracer, call.method, carrier, self._address)
-        return wrap_handler(handler, partial(_trace, begin=begin), partial(_trace_stream, begin=begin))
+        return wrap_handler(handler, partial(_server_span, begin))
 
 
-def _trace(behavior: Behavior, begin: Callable[[], trace.Span]) -> Behavior:
-    async def traced(request: object, context: Context) -> object:
-        with _server_span(begin, context):
-            return await behavior(request, context)
-
-    return traced
-
-
-def _trace_stream(behavior: StreamBehavior, begin: Callable[[], trace.Span]) -> StreamBehavior:
-    async def traced(request: object, context: Context) -> AsyncIterator[object]:
-        with _server_span(begin, context):
-            async for response in behavior(request, context):
-                yield response
-
-    return traced
-
-
-@contextmanager
-def _server_span(begin: Callable[[], trace.Span], context: Context) -> Iterator[None]:
+@asynccontextmanager
+async def _server_span(begin: Callable[[], trace.Span], context: Context) -> AsyncIterator[None]:
     span = begin()
     try:
         yield
