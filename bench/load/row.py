@@ -20,23 +20,13 @@ def waits(arrival_seconds: Sequence[float], service_seconds: float) -> list[floa
     """Return each request's wait in order of arrival, if every one takes equally long.
 
     The recursion over the arrivals that were: a request waits for what the one before it still has to wait and to be
-    computed. Mean over many Poisson arrivals: `mean_wait_seconds`. Arrivals ascend; `service_seconds`, of each, is
-    above 0. Source: D. V. Lindley, "The theory of queues with a single server", 1952.
+    computed. Arrivals ascend; `service_seconds`, of each, is above 0. Source: D. V. Lindley, "The theory of queues with
+    a single server", 1952.
     """
     found = [0.0] if arrival_seconds else []
     for before, now in pairwise(arrival_seconds):
         found.append(max(0.0, found[-1] + service_seconds - (now - before)))
     return found
-
-
-def mean_wait_seconds(utilisation: float, service_seconds: float) -> float:
-    """Return the mean wait of an M/D/1 queue; infinite from a utilisation of 1 on.
-
-    Source: F. Pollaczek and A. Khinchine; u · s / (2 · (1 - u)) for service times without spread.
-    """
-    if utilisation >= 1:
-        return float("inf")
-    return utilisation * service_seconds / (2 * (1 - utilisation))
 
 
 JUDGED = "disaggregated"
@@ -138,11 +128,6 @@ class Row:
         return sum(found) / len(found) / self.time_scale
 
     @property
-    def mean_queue_seconds(self) -> float:
-        """Return what M/D/1 says of it."""
-        return mean_wait_seconds(self.utilisation.prefill, self.service_seconds) / self.time_scale
-
-    @property
     def ttft_mean_seconds(self) -> float:
         """Return the mean time to first token."""
         return self._mean([sample.ttft_seconds for sample in self.done])
@@ -207,7 +192,6 @@ class Row:
             "utilisation": asdict(self.utilisation),
             "is_host_busy": self.is_busy,
             "ttft_alone_seconds": self.alone.ttft_seconds / self.time_scale,
-            "mean_queue_seconds": self.mean_queue_seconds if self.utilisation.prefill < 1 else None,
             "tpot_alone_seconds": self.alone.tpot_seconds / self.time_scale,
             "e2e": _distribution(self),
             "prefill_nodes": dict(Counter(sample.prefill_node for sample in self.done)),

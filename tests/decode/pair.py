@@ -43,7 +43,7 @@ from baton.node.node import WorkerNode
 from baton.node.sensors.machine import MachineSensors
 from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.prefiller import Prefiller
-from baton.prefill.servicer import FastPrefill, PrefillServicer
+from baton.prefill.servicer import PrefillServicer, serve_fast
 from baton.rpc import channel
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
@@ -179,14 +179,14 @@ class DamagedFastPath:
 
     def __init__(self, servicer: DamagedPrefill, prefiller: Prefiller) -> None:
         self._servicer = servicer
-        self._intact = FastPrefill(prefiller)
+        self._prefiller = prefiller
         self._loop = asyncio.get_running_loop()
 
     def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Stream a prompt's KV."""
         if self._servicer.damage is intact:
             self._servicer.requests.append(request.message)
-            self._intact.serve(request, call)
+            serve_fast(self._prefiller, request, call)
         else:
             asyncio.run_coroutine_threadsafe(self._send(request, call), self._loop).result(TIMEOUT_SECONDS)
 
@@ -236,7 +236,7 @@ class PrefillSide:
         self.node = Node(node_id, runner or mock_runner())
         self.prefiller = prefiller = Prefiller(cast(WorkerNode, self.node), max_outbox_bytes)
         self.servicer = DamagedPrefill(prefiller, damage)
-        self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
+        self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller).serve)
         self.fast_port = 0
         self.server = GrpcServer("127.0.0.1:0")
         self.server.add("baton.internal.v1.PrefillService", partial(add_prefill_service, self.servicer))

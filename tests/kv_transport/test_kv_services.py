@@ -27,12 +27,9 @@ OUTSIDE = "127.0.0.2"
 """Stands for the machine's address in its network."""
 
 
-class Refusing:
-    """Refuses every prefill."""
-
-    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Raise UnavailableError."""
-        raise UnavailableError("no memory")
+def refuse(request: ReceivedRequest, call: ServerCall) -> None:
+    """Refuse every prefill."""
+    raise UnavailableError("no memory")
 
 
 async def refusal_of(address: str) -> str:
@@ -65,14 +62,14 @@ def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"fast_port: cannot listen on 127.0.0.1:{port}"):
-            FastServer("127.0.0.1", port, Refusing()).start()
+            FastServer("127.0.0.1", port, refuse).start()
 
 
 def test_a_link_is_measured_by_the_way_of_its_kv() -> None:
     """With messages larger than what may wait; then nothing is held, and the next call finds the path as it was."""
 
     async def run() -> None:
-        server = FastServer("127.0.0.1", 0, Refusing())
+        server = FastServer("127.0.0.1", 0, refuse)
         address = f"127.0.0.1:{server.start()}"
         channel = FastChannel(address, StagingPool(1 << 20), limits_for(1 << 16))
         try:
@@ -102,7 +99,7 @@ def test_a_machine_that_opens_serves_its_network_on_the_same_port_by_tls(
 
     async def run() -> None:
         with secured_by(own):
-            server = FastServer("127.0.0.1", 0, Refusing())
+            server = FastServer("127.0.0.1", 0, refuse)
             port = server.start()
             assert server.advertised_address == f"127.0.0.1:{port}"
             opening = asyncio.create_task(server.open_outside())
@@ -126,12 +123,12 @@ def test_a_machine_that_cannot_open_serves_itself(tmp_path: Path) -> None:
 
     async def run() -> None:
         with secured_by(own):
-            server = FastServer("127.0.0.1", 0, Refusing())
+            server = FastServer("127.0.0.1", 0, refuse)
             port = server.start()
             await server.open_outside()
             assert "no memory" in await refusal_of(f"127.0.0.1:{port}")
             await server.drain(0.0)
-        outsider = FastServer("127.0.0.1", 0, Refusing())
+        outsider = FastServer("127.0.0.1", 0, refuse)
         await outsider.open_outside()  # without TLS there is nothing to open
 
     asyncio.run(run())

@@ -21,7 +21,7 @@ from baton.kv.stream import KvFrame
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.prefill.outbox import LoopOutbox, Outbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller
-from baton.prefill.servicer import FastPrefill
+from baton.prefill.servicer import serve_fast
 
 pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show
 
@@ -101,7 +101,7 @@ def test_a_stream_that_ends_by_an_error_holds_no_frames() -> None:
 
     call = cast(ServerCall, SimpleNamespace(watch=lambda _: None, send=send))
     with pytest.raises(StreamEndedError) as kept:
-        FastPrefill(cast(Prefiller, Ending())).serve(ReceivedRequest(PrefillRequest(), 0), call)
+        serve_fast(cast(Prefiller, Ending()), ReceivedRequest(PrefillRequest(), 0), call)
 
     assert counts[0]() == 0
     assert kept.tb is not None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from baton.router import placer
-from baton.router.placer import CacheIndexClient, NoCacheLookup
+from baton.router.placer import CacheIndexClient
 from baton.rpc.channel import open_channel
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.names import FAILED_LOOKUPS, MetricName
@@ -47,8 +47,3 @@ def test_an_absent_index_means_no_prefixes_and_is_counted(
     assert counts.reasons == reasons
     told = [record for record in caplog.records if record.name == placer.__name__]
     assert len(told) == min(1, len(reasons))
-
-
-def test_without_an_index_nobody_holds_anything() -> None:
-    """The stand-in answers at once."""
-    assert asyncio.run(NoCacheLookup().held_prefixes(b"x" * 16)) == {}

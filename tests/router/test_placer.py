@@ -12,7 +12,7 @@ from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.hashing import HeldPrefix
-from baton.router.placer import NoCacheLookup, Placer
+from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import candidate_from_proto
 from router.samples import IDLE, MAC, MODEL, Clock, busy_report
@@ -99,7 +99,7 @@ class Sessions:
         self.reports = dict.fromkeys((f"mac-{index}" for index in range(num_nodes)), IDLE)
         """What each node says of itself before the next request."""
         self._nodes = {node_id: self.state.register(replace(MAC, node_id=node_id)) for node_id in self.reports}
-        self._placer = Placer(self.state, NoCacheLookup())
+        self._placer = Placer(self.state, None)
 
     def place(self, session: bytes = b"", tenant: str = "", **fields: object) -> str:
         """Return the node of a request."""

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from baton.engine.events import EngineLoad
 from baton.internal.v1 import worker_service_pb2 as messages
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
+from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.wire.quantities import duration_from_seconds
@@ -38,15 +41,17 @@ class Node:
         (self.is_paused if is_paused else self.is_resumed).set()
         (self.is_resumed if is_paused else self.is_paused).clear()
 
-    def load(self) -> EngineLoad:
-        """Return what runs."""
-        return EngineLoad(0, self.num_running, 0, 100, 0.0, 0)
+    @property
+    def engine(self) -> Any:
+        """Return what tells what runs."""
+        return SimpleNamespace(load=lambda: EngineLoad(0, self.num_running, 0, 100, 0.0, 0))
 
 
 @asynccontextmanager
 async def _served(node: Node) -> AsyncIterator[WorkerServiceStub]:
     server = GrpcServer("127.0.0.1:0")
-    server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, WorkerServicer(node, Path())))
+    servicer = WorkerServicer(cast(WorkerNode, node), Path())
+    server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, servicer))
     port = await server.start()
     async with open_channel(f"127.0.0.1:{port}") as channel:
         yield WorkerServiceStub(channel)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterable, Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -135,34 +135,33 @@ def _streaming(
     )
 
 
-class PrefillHandler(Protocol):
-    """Serves prefills; called in a thread of the call's own."""
-
-    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Send the messages of a prompt's KV stream; raise BatonError if the request is refused or fails."""
-
-
 class FastServer:
-    """Serves one handler, by TLS where the context has an identity. Use: construct, `start`, then `drain` once.
+    """Serves prefills, by TLS where the context has an identity. Use: construct, `start`, then `drain` once.
 
-    `advertised` returns host:port under which other nodes reach a port of this one.
+    `serve`, in a thread of the call's own, sends the messages of a prompt's KV stream; it raises BatonError if the
+    request is refused or fails. `advertised` returns host:port under which other nodes reach a port of this one.
     """
 
     def __init__(
-        self, host: str, port: int, handler: PrefillHandler, *, advertised: Callable[[int], str] | None = None
+        self,
+        host: str,
+        port: int,
+        serve: Callable[[ReceivedRequest, ServerCall], None],
+        *,
+        advertised: Callable[[int], str] | None = None,
     ) -> None:
         self.advertised_address = ""
         """host:port under which other nodes reach it; empty before `start`."""
         self._advertised = advertised or (lambda port: host_port(host, port))
         self._host = host
         self._wanted_port = self._port = port
-        self._handler = handler
+        self._serve = serve
         self._identity = current_identity()
         self._servers = [self._made(host, port, identity_towards(host_port(host, port)))]
 
     def _made(self, host: str, port: int, identity: TlsIdentity | None) -> GrpcSocketServer:
         server_name = identity.server_name if identity else DEPLOYMENT
-        serve, address = self._handler.serve, named_address(host_port(host, port))
+        serve, address = self._serve, named_address(host_port(host, port))
         prefill = _guarded(lambda call: serve(_read(parse_request, call), call), address, server_name)
         return GrpcSocketServer(
             host,

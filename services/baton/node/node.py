@@ -17,7 +17,6 @@ from baton.config.container_limits import usable_cores
 from baton.discovery.watch import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.events import EngineLoad
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
@@ -135,10 +134,6 @@ class WorkerNode:
     def hung_error(self) -> UnavailableError:
         """Return what requests are told whose engine hangs."""
         return UnavailableError(f"a pass hangs on node {self.node_id}", reason=ENGINE_HUNG)
-
-    def load(self) -> EngineLoad:
-        """Return what the engine is doing."""
-        return self.engine.load()
 
     def start(self, port: int, fast_address: str, on_peers: Callable[[Peers], None]) -> None:
         """Start the engine and take the node's name; `work` then tells routers and cache indexes.

@@ -62,26 +62,21 @@ class PrefillServicer(service.PrefillServiceServicer):
             yield messages.ProbeLinkResponse(payload=bytes(num_bytes))
 
 
-class FastPrefill:
-    """Serves prefills in threads of their own."""
+def serve_fast(prefiller: Prefiller, request: ReceivedRequest, call: ServerCall) -> None:
+    """Send the messages of a prompt's KV stream from a thread; raise BatonError if the request is refused or fails."""
+    with closing(ThreadOutbox()) as outbox:  # an error knows this function, and may be kept
+        _serve_fast(prefiller, request, call, outbox)
 
-    def __init__(self, prefiller: Prefiller) -> None:
-        self._prefiller = prefiller
 
-    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Send the messages of a prompt's KV stream; raise BatonError if the request is refused or fails."""
-        with closing(ThreadOutbox()) as outbox:  # an error knows this function, and may be kept
-            self._serve(request, call, outbox)
-
-    def _serve(self, request: ReceivedRequest, call: ServerCall, outbox: ThreadOutbox) -> None:
-        call.watch(outbox.close)
-        sampling = self._prefiller.compile_blocking(request.message)
-        with self._prefiller.begin(request, sampling, outbox.put) as stream:
-            call.watch(partial(_end, outbox, stream))
-            call.send(*response_parts(stream.layout()))
-            while not stream.is_complete:
-                for message in stream.of(outbox.get(call.remaining_seconds()), call.remaining_seconds()):
-                    call.send(*response_parts(message))
+def _serve_fast(prefiller: Prefiller, request: ReceivedRequest, call: ServerCall, outbox: ThreadOutbox) -> None:
+    call.watch(outbox.close)
+    sampling = prefiller.compile_blocking(request.message)
+    with prefiller.begin(request, sampling, outbox.put) as stream:
+        call.watch(partial(_end, outbox, stream))
+        call.send(*response_parts(stream.layout()))
+        while not stream.is_complete:
+            for message in stream.of(outbox.get(call.remaining_seconds()), call.remaining_seconds()):
+                call.send(*response_parts(message))
 
 
 def _end(outbox: ThreadOutbox, stream: StreamMessages) -> None:
@@ -92,8 +87,8 @@ def _end(outbox: ThreadOutbox, stream: StreamMessages) -> None:
 def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
     """Return the service on a node, with its fast path."""
     prefiller = Prefiller(node, node.budgets["max_outbox_bytes"], node.budgets[LONE_PROMPT])
-    handler = FastPrefill(prefiller)
-    fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
+    serve = partial(serve_fast, prefiller)
+    fast = FastServer(settings.host, settings.fast_port, serve, advertised=settings.advertised_fast)
     return NodeService(
         PREFILL_SERVICE_NAME,
         partial(add_prefill_service, PrefillServicer(prefiller)),

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import grpc
 from opentelemetry import trace
@@ -33,21 +33,6 @@ from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-
-class CacheLookup(Protocol):
-    """Finds prefixes."""
-
-    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:
-        """Return the leading blocks that each node holds; empty if nobody does or nobody answers."""
-
-
-class NoCacheLookup:
-    """Stands in where there is no cache index."""
-
-    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:  # noqa: ARG002 - the protocol's signature
-        """Return no prefixes."""
-        return {}
 
 
 class CacheIndexClient:
@@ -97,14 +82,14 @@ MAX_HOLDERS = 4
 class Placer:
     """Places requests.
 
-    `admission` refuses what would miss its objectives; None: everything is placed. `new_search` makes what decides for
-    a model, given how many candidates it is to tell.
+    `lookup` knows who holds their prefixes; None: nobody is asked. `admission` refuses what would miss its objectives;
+    None: everything is placed. `new_search` makes what decides for a model, given how many candidates it is to tell.
     """
 
     def __init__(
         self,
         state: RouterState,
-        lookup: CacheLookup,
+        lookup: CacheIndexClient | None,
         *,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         policy: PlacementPolicy = "cheapest",
@@ -138,7 +123,7 @@ class Placer:
         request, adapter, asker = placement_request(message), adapter_of(message), asker_of(message)
         if all(not node.description.can_decode for node in self._state.nodes.of_model(message.model_id)):
             raise NotFoundError(f"no decode node serves the model {message.model_id!r}")
-        if not message.bypass_prefix_cache:
+        if self._lookup is not None and not message.bypass_prefix_cache:
             request = self._with_prefixes(request, await self._lookup.held_prefixes(message.block_hashes))
         is_searched = not message.is_dry_run and self._policy != "round-robin"
         snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request), are_kept=is_searched)

@@ -23,7 +23,7 @@ from baton.router.models import servicer as model_servicer
 from baton.router.models.desired import DesiredModels
 from baton.router.models.lease import Lease
 from baton.router.models.supervision import ModelSupervision
-from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
+from baton.router.placer import CacheIndexClient, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
@@ -45,11 +45,8 @@ SERVICE_NAME = messages.DESCRIPTOR.services_by_name["RouterService"].full_name
 async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     """Run a router, then drain it, registrations first; raise ConfigurationError if its address cannot be bound."""
     channel = LoopChannel(settings.cache_index_address) if settings.cache_index_address else None
-    lookup = (
-        CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds, metrics=Metrics())
-        if channel
-        else NoCacheLookup()
-    )
+    seconds = settings.cache_lookup_seconds
+    lookup = CacheIndexClient(channel, timeout_seconds=seconds, metrics=Metrics()) if channel else None
     max_placements = placements_within(usable_memory(), machine_memory())
     state = RouterState(time.monotonic, settings.limits(), max_placements=max_placements)
     limits = settings.admission()

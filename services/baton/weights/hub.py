@@ -54,7 +54,7 @@ def model_folder(text: str, on_progress: Callable[[FetchProgress], None] | None 
     Raises ConfigurationError if there is none, or it cannot be fetched; the message has the remedy.
     """
     name = parse_model(text)
-    return fetch_model(name, on_progress or _ignore) if isinstance(name, HubName) else name
+    return fetch_model(name, on_progress or (lambda _: None)) if isinstance(name, HubName) else name
 
 
 class CachedModel(NamedTuple):
@@ -289,7 +289,3 @@ def _bar_class() -> type:
             super().__init__(*arguments, **{**options, "disable": True})
 
     return _Bar
-
-
-def _ignore(_progress: object) -> None:
-    """Leave it untold."""

@@ -77,7 +77,7 @@ class WorkerServicer(WorkerServiceServicer):
             self._lease = None
 
     def _num_requests(self) -> int:
-        load = self._node.load()
+        load = self._node.engine.load()
         return load.num_waiting + load.num_running
 
     async def FetchTokenizer(  # noqa: N802 - the name is the proto's

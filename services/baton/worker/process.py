@@ -59,7 +59,7 @@ class WorkerProcess:
         servicer = WorkerServicer(node, node.settings.model_dir)
         self._server.add(SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, servicer))
         settings = node.settings
-        pace = Pace(settings.weight_bytes_per_second, lambda: node.load().num_running > 0)
+        pace = Pace(settings.weight_bytes_per_second, lambda: node.engine.load().num_running > 0)
         weights = WeightServicer({settings.served_name: settings.model_dir}, pace)
         self._server.add(WEIGHT_SERVICE_NAME, weights.register)
 

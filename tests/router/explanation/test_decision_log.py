@@ -13,7 +13,7 @@ from baton.internal.v1.router_service_pb2 import ExplainRequest, PlacementRecord
 from baton.router.admission.control import AdmissionControl, AdmissionLimits, OverloadPolicy
 from baton.router.explanation.answer import explain
 from baton.router.explanation.decision_log import MAX_FOUND, DecisionLog, DecisionRecord
-from baton.router.placer import NoCacheLookup, Placer
+from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
 from router.samples import DGX, MAC, MODEL, OUTCOME, Clock, busy_report
 
@@ -34,7 +34,7 @@ class _Router:
             self.state.register(node)
         self._num_placements = 0
         admission = AdmissionControl(clock, AdmissionLimits(policy)) if policy != "queue" else None
-        self._placer = Placer(self.state, NoCacheLookup(), new_id=self._new_id, admission=admission)
+        self._placer = Placer(self.state, None, new_id=self._new_id, admission=admission)
 
     def place(self, request_id: str = _NAME, **changed: object) -> None:
         fields: dict[str, object] = {

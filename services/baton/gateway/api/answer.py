@@ -22,16 +22,6 @@ DONE = b"data: [DONE]\n\n"
 """Ends a stream of OpenAI's completions that was not broken off."""
 
 
-class EventFormat(Protocol):
-    """Renders the output of choices as server-sent events of an API."""
-
-    def start(self, index: int) -> bytes:
-        """Return the events before the first output of a choice; may be empty."""
-
-    def delta(self, index: int, delta: Delta) -> bytes:
-        """Return the events for new output of a choice; may be empty."""
-
-
 class EventWriter:
     """Renders and writes each delta of a choice; while the client does not keep up, holds them and writes them as one.
 
@@ -39,7 +29,7 @@ class EventWriter:
     part of the generation's own output, which its token limit bounds.
     """
 
-    def __init__(self, response: HttpResponse, form: EventFormat, index: int) -> None:
+    def __init__(self, response: HttpResponse, form: AnswerFormat, index: int) -> None:
         self._response = response
         self._form = form
         self._index = index
@@ -151,8 +141,14 @@ class FinishedChoice(NamedTuple):
         return [logprob for delta in self.deltas for logprob in delta.logprobs]
 
 
-class AnswerFormat(EventFormat, Protocol):
+class AnswerFormat(Protocol):
     """Writes one answer: server-sent events for a stream, or a whole body."""
+
+    def start(self, index: int) -> bytes:
+        """Return the events before the first output of a choice; may be empty."""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Return the events for new output of a choice; may be empty."""
 
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
         """Return the events that end a choice, or the stream: `results` are all choices', in order, for the last."""

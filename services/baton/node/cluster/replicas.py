@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
@@ -35,7 +35,7 @@ class Replicas(Generic[MemberT]):
         self,
         source: AddressSource,
         make: Callable[[str], MemberT],
-        run: Callable[[MemberT], Awaitable[None]],
+        run: Callable[[MemberT], Coroutine[Any, Any, None]],
         *,
         on_gone: Callable[[str], None] = lambda _address: None,
         linger_seconds: float = LINGER_SECONDS,
@@ -67,15 +67,12 @@ class Replicas(Generic[MemberT]):
             self._lingering.pop(address).cancel()
         for address in sorted(addresses - self.members.keys()):
             member = self.members[address] = self._make(address)
-            self._tasks[address] = tasks.create_task(self._keep(member))
+            self._tasks[address] = tasks.create_task(self._run(member))
 
     def _end(self, address: str) -> None:
         del self._lingering[address], self.members[address]
         self._tasks.pop(address).cancel()
         self._on_gone(address)
-
-    async def _keep(self, member: MemberT) -> None:
-        await self._run(member)
 
 
 async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:
