@@ -86,7 +86,7 @@ class ModelWorkers:
     async def run(self, router_address: str) -> NoReturn:
         """Report to whichever router leads, and obey it, until cancelled; then all workers end."""
         found = deque([frozenset[str]()], maxlen=1)
-        watching = asyncio.ensure_future(open_source(router_address).run(found.append))
+        watching = asyncio.ensure_future(open_source(router_address)(found.append))
         try:
             while True:
                 for address, name in product(sorted(found[0]), ROUTER_NAMES):

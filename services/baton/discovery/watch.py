@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from baton.discovery.endpoints import (
     EndpointState,
@@ -118,28 +119,17 @@ class EndpointWatch:
         return min(doubled, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
 
 
-class AddressSource(Protocol):
-    """Knows the addresses of a service."""
-
-    async def run(self, on_change: OnChange) -> None:
-        """Say all addresses at once and whenever they change, until cancelled."""
+AddressSource: TypeAlias = Callable[[OnChange], Coroutine[Any, Any, None]]
+"""Says all addresses of a service at once and whenever they change, until cancelled."""
 
 
-class FixedAddresses:
-    """Addresses that do not change."""
-
-    def __init__(self, addresses: frozenset[str]) -> None:
-        self._addresses = addresses
-
-    async def run(self, on_change: OnChange) -> None:
-        """Say them once."""
-        on_change(self._addresses)
-        await asyncio.Event().wait()
+async def say_once(addresses: frozenset[str], on_change: OnChange) -> None:
+    """Say addresses that do not change; return when cancelled."""
+    on_change(addresses)
+    await asyncio.Event().wait()
 
 
 def open_source(text: str) -> AddressSource:
     """Return the source that a setting names (see `parse_target`), or raise ConfigurationError."""
     target = parse_target(text)
-    if isinstance(target, ServiceTarget):
-        return EndpointWatch(in_cluster_api(target))
-    return FixedAddresses(target)
+    return EndpointWatch(in_cluster_api(target)).run if isinstance(target, ServiceTarget) else partial(say_once, target)

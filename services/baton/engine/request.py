@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.runners.base import LayerKv, ModelInfo
@@ -168,11 +168,9 @@ class Purpose(Enum):
     """Compute the prompt, hand its KV out, sample one token."""
 
 
-class KvSink(Protocol):
-    """Takes the KV of a PREFILL request, from the engine thread; must not block."""
-
-    def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
-        """Take K and V of `layer` for the positions from `start`; those taken before, after a preemption, again."""
+KvSink: TypeAlias = Callable[[int, int, LayerKv], None]
+"""Takes the KV of a PREFILL request, from the engine thread: first position, layer, K and V; must not block. What was
+taken before comes again after a preemption."""
 
 
 @dataclass(frozen=True, slots=True)

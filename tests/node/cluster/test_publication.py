@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
-from baton.discovery.watch import FixedAddresses
+from baton.discovery.watch import say_once
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1.cache_index_service_pb2_grpc import (
     CacheIndexServiceServicer,
@@ -61,7 +62,7 @@ def test_an_index_that_starts_again_is_sent_everything_first() -> None:
     async def scenario() -> None:
         port = free_ports(["index"])["index"]
         index, server = await start_index(port)
-        publication = CacheIndexPublications(FixedAddresses(frozenset({f"127.0.0.1:{port}"})), "decode-0")
+        publication = CacheIndexPublications(partial(say_once, frozenset({f"127.0.0.1:{port}"})), "decode-0")
         publication.add(stored(FIRST))
         running = asyncio.create_task(publication.run())
         try:

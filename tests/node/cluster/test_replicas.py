@@ -42,7 +42,7 @@ class Movable:
         self._addresses = frozenset(addresses)
         self._on_change(self._addresses)
 
-    async def run(self, on_change: OnChange) -> None:
+    async def __call__(self, on_change: OnChange) -> None:
         """Say them until cancelled."""
         self._on_change = on_change
         on_change(self._addresses)

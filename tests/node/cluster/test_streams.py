@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from baton.discovery.watch import FixedAddresses
+from baton.discovery.watch import say_once
 from baton.errors import SupersededError
 from baton.internal.v1 import (
     cache_index_service_pb2,
@@ -140,7 +140,7 @@ def test_a_publication_begins_with_a_snapshot_and_goes_on_with_numbered_events()
     """Numbers have no gaps."""
 
     async def client(index: Calls, router: Calls, address: str) -> None:
-        publication = CacheIndexPublications(FixedAddresses(frozenset({address})), "node")
+        publication = CacheIndexPublications(partial(say_once, frozenset({address})), "node")
         publication.add(BlockEvents(HASHES[:2], []))
         task = asyncio.create_task(publication.run())
         call = await index.take()
@@ -166,7 +166,7 @@ def test_blocks_below_the_device_follow_a_snapshot(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(publication, "MAX_HASHES", 2)
 
     async def client(index: Calls, router: Calls, address: str) -> None:
-        node = CacheIndexPublications(FixedAddresses(frozenset({address})), "node")
+        node = CacheIndexPublications(partial(say_once, frozenset({address})), "node")
         node.add(BlockEvents(HASHES[:1], []))
         node.add(BlockEvents(HASHES[:3], [], Tier.DISK))
         node.add(BlockEvents(HASHES[:1], [], Tier.HOST))
@@ -205,7 +205,7 @@ def test_a_publication_that_broke_loses_no_event(error: Exception | None) -> Non
     """The next stream begins with a snapshot; events after it come on it, not on the one that ended."""
 
     async def client(index: Calls, router: Calls, address: str) -> None:
-        publication = CacheIndexPublications(FixedAddresses(frozenset({address})), "node")
+        publication = CacheIndexPublications(partial(say_once, frozenset({address})), "node")
         publication.add(BlockEvents(HASHES[:1], []))
         task = asyncio.create_task(publication.run())
         call = await index.take()
@@ -225,7 +225,7 @@ def test_a_gap_is_closed_by_a_new_snapshot() -> None:
     """The index asks for it."""
 
     async def client(index: Calls, router: Calls, address: str) -> None:
-        publication = CacheIndexPublications(FixedAddresses(frozenset({address})), "node")
+        publication = CacheIndexPublications(partial(say_once, frozenset({address})), "node")
         task = asyncio.create_task(publication.run())
         call = await index.take()
         await call.next()

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from opentelemetry import trace
 
@@ -46,15 +46,6 @@ TransportChoice = Literal["auto", "grpc", "fast", "shared"]
 the first of shared memory, fast path and gRPC library that works."""
 
 
-class KvSource(Protocol):
-    """One prefill node."""
-
-    def prefill(
-        self, request: prefill_service_pb2.PrefillRequest, reception: Reception
-    ) -> AbstractAsyncContextManager[AsyncIterable[Message]]:
-        """Return the messages of a KV stream until the context is left; raise BatonError if the call fails."""
-
-
 class PrefillReader(KvStreamReader):
     """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once."""
 
@@ -75,7 +66,9 @@ class PrefillReader(KvStreamReader):
         self._request = prefill_service_pb2.PrefillRequest()
         self._has_streams_token = False
 
-    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes) -> None:
+    async def run(
+        self, source: PrefillSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes
+    ) -> None:
         """Take the prefill node's stream up to the summary; raise BatonError if it fails, or breaks the rules."""
         self._request, self._has_streams_token = request, False
         self.reception.clock.called = self._clock()
@@ -158,9 +151,10 @@ class PrefillSource:
     async def prefill(
         self, request: prefill_service_pb2.PrefillRequest, reception: Reception
     ) -> AsyncIterator[AsyncIterable[Message]]:
-        """See `KvSource`. The gRPC library takes over only from a fast path on which the stream has not begun.
+        """Return the messages of a KV stream until the context is left; raise BatonError if the call fails.
 
-        The request gets the offer of this node's memory, or none.
+        The gRPC library takes over only from a fast path on which the stream has not begun. The request gets the offer
+        of this node's memory, or none.
         """
         reception.clock.begin(self._link)
         with self._offered(request) as loan:

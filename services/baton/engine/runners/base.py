@@ -8,9 +8,9 @@ business. All calls come from one thread, the engine's. Positions of a sequence 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -35,15 +35,12 @@ class LayerKv(NamedTuple):
     """[num_kv_heads, num_tokens, value_head_dim]."""
 
 
-class LayerSink(Protocol):
-    """Takes a layer's K and V the moment they are on the host, while the layers after it are computed."""
+LayerSink: TypeAlias = Callable[[int, LayerKv], None]
+"""Takes a layer's K and V, of the positions of the span that were computed, the moment they are on the host.
 
-    def __call__(self, layer: int, kv: LayerKv) -> None:
-        """Take K and V of `layer` for the positions of the span that were computed.
-
-        Called in order of layers, from the engine thread, before the pass gives its tokens; must not block. The buffers
-        are the sink's to keep. Of a layer that keeps a state `kv.keys` has it, once: after the span that ends a prompt.
-        """
+Called in order of layers, from the engine thread, before the pass gives its tokens; must not block. The buffers are the
+sink's to keep. Of a layer that keeps a state the keys have it, once: after the span that ends a prompt.
+"""
 
 
 class StateSave(NamedTuple):

@@ -54,7 +54,7 @@ class Replicas(Generic[MemberT]):
         """Follow the addresses until cancelled, or until a member raises."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self._source.run(partial(self._update, tasks))
+                await self._source(partial(self._update, tasks))
         finally:
             for timer in self._lingering.values():
                 timer.cancel()

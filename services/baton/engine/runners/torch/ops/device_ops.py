@@ -108,12 +108,15 @@ class DeviceOps:
 
     Rows are [num_rows, size] and contiguous, in the dtype of the weights. `weights_cause`: in what form weights are
     held, and why. `rounds_packed`: whether weights that stay packed are rounded to the dtype of rows. `can_capture`:
-    whether what the device is asked for can be captured and asked for again as a whole.
+    whether what the device is asked for can be captured and asked for again as a whole. `attends_in_blocks`: whether
+    `attend_blocks` is for prompts too, all sequences at once.
     """
 
     weights_cause = "as loaded"
     rounds_packed = False
     can_capture = False
+    attends_in_blocks = False
+    attend_blocks = staticmethod(attend_from_blocks)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -187,12 +190,12 @@ class DeviceOps:
         [num_heads, num_rows, head_dim], rotated. `params`: how scores become weights. Returns [num_heads, num_rows,
         head_dim].
         """
-        if isinstance(batch, PackedBatch):
+        if isinstance(batch, PackedBatch) and not self.attends_in_blocks:
             own = [self._attend_segment(batch, segment, layer, query, params) for segment in segments]
             return torch.cat(own, dim=1)
         pool = batch.pool.layer(layer)
         queries = batch.paged(segments, len(query) // len(pool.keys), query.shape[2], query.dtype)
-        return attend_from_blocks(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
+        return self.attend_blocks(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
 
     def decode_step(self, layers: Sequence[LayerParts], head: Projection) -> DecodeStep | None:  # noqa: ARG002
         """Return all layers of steps of few rows as one call; None where there is none."""

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from baton.engine.checkpoint.weights import PackedRows
-from baton.engine.runners.torch.batch import QuerySegment, RowBatch, hand_over
+from baton.engine.runners.torch.batch import RowBatch, hand_over
 from baton.engine.runners.torch.ops.cuda import elementwise
 from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
 from baton.engine.runners.torch.ops.cuda.drawing import draw
@@ -23,7 +23,6 @@ from baton.engine.runners.torch.ops.cuda.packed_weight import (
 )
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, HostCopy, Norm, Rotation
-from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.eager.linear import PACKED, Linear, Projection, biases_of
 from baton.engine.runners.torch.ops.eager.quantised import RoundedWeight
 
@@ -32,6 +31,8 @@ class TritonOps(DeviceOps):
     """Operations by Triton kernels; on a CPU only under TRITON_INTERPRET=1."""
 
     rounds_packed = True
+    attends_in_blocks = True
+    attend_blocks = staticmethod(attend_by_kernel)
     _embedded: tuple[object, PackedWeight] | None = None
 
     def add_and_normalise(
@@ -78,19 +79,6 @@ class TritonOps(DeviceOps):
         if self._embedded is not None and held is self._embedded[0]:
             return self._embedded[1]
         return rounded_weight(held) if isinstance(held, RoundedWeight) else packed_weight(held.packed, self.device)
-
-    def attend(
-        self,
-        batch: RowBatch,
-        segments: tuple[QuerySegment, ...],
-        layer: int,
-        query: torch.Tensor,
-        params: AttentionParams,
-    ) -> torch.Tensor:
-        """See `DeviceOps`; all sequences are attended to at once, in their blocks."""
-        pool = batch.pool.layer(layer)
-        queries = batch.paged(segments, len(query) // len(pool.keys), query.shape[2], query.dtype)
-        return attend_by_kernel(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
 
     def drawn(self, logits: torch.Tensor, temperatures: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
         """See `DeviceOps`."""
