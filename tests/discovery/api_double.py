@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -100,9 +100,10 @@ class ApiDouble:
         self._streams.clear()
 
     async def send_raw(self, content: bytes) -> None:
-        """Write bytes into every running watch."""
+        """Write bytes into every running watch, as far as its client takes them: it may go at the first line."""
         for writer in list(self._streams):
-            await self._chunk(writer, content)
+            with suppress(ConnectionError):
+                await self._chunk(writer, content)
 
     def api(self) -> KubernetesEndpointApi:
         """Return a client of this server."""
