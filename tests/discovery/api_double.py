@@ -124,7 +124,7 @@ class ApiDouble:
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client, or the test, has ended
         finally:
-            writer.close()
+            writer.transport.abort()  # `close` would wait, beyond the test, until a client that has gone takes the rest
 
     async def _answer(self, url: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
