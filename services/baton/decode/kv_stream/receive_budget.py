@@ -100,14 +100,20 @@ class ReceiveBudget:
 
     def _fits(self, num_bytes: int) -> bool:
         wanted = self.num_bytes + num_bytes
-        if not self.num_bytes or wanted > self.max_bytes:
-            return not self.num_bytes
-        if (now := time.monotonic()) - self._looked_at >= _LOOK_SECONDS:
+        if not self.num_bytes:
+            return True
+        if wanted > self.max_bytes:
+            return False
+        return wanted <= _FRAMES_PER_STREAM * self.frame_bytes or not self._is_memory_short()
+
+    def _is_memory_short(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
             was_short, free_bytes = self._is_short, self._free_bytes()
             self._looked_at, self._is_short = now, free_bytes < self._reserved_bytes
             if self._is_short and not was_short:
                 log.warning("receiving_slowly cause='memory is short' free_bytes=%d", free_bytes)
-        return not self._is_short or wanted <= _FRAMES_PER_STREAM * self.frame_bytes
+        return self._is_short
 
     def _serve(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):

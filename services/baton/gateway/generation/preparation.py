@@ -124,8 +124,8 @@ class Preparation:
             request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         _check_sampling(request.sampling, model.vocabulary_size)
         work = partial(_prepare, request, model, arrival_seconds)
-        is_short = isinstance(request.prompt, TokenPrompt) and len(request.prompt.token_ids) <= _QUICK_TOKENS
-        if is_short and not (request.bad_words or request.tool_use):
+        is_quick = isinstance(request.prompt, TokenPrompt) and len(request.prompt.token_ids) <= _QUICK_TOKENS
+        if is_quick and not (request.bad_words or request.tool_use):
             return work()
         return await self._threads.run(request.prompt, work, key, model.name)
 
