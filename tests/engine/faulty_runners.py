@@ -101,8 +101,8 @@ class GarblingRunner(BreakingRunner):
         if isinstance(launched, Broken):
             for span in arguments[0]:
                 blocks = span.block_table[span.start // self.block_tokens :]
-                self._states[:, blocks] = 7
-                self._sums[blocks] = 7 * len(self._states)
+                self._states[blocks] = 7
+                self._sums[blocks] = 7 * self.info.layout.num_layers
             if not self.has_broken:
                 self.has_broken = True
                 self.on_break()

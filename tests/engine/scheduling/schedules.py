@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from random import Random
 
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
-from baton.engine.runners.mock.state import states_of
+from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock.state import States, states_of
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Phase, Sequence
 from baton.kv.hashing import BlockHash
@@ -88,8 +90,8 @@ def use_block(stepper: Stepper) -> None:
     pool = stepper.scheduler.pool
     if pool.num_available:
         block_ids = pool.allocate(1)
-        stepper.runner._states[:, block_ids] = 7
-        stepper.runner._sums[block_ids] = 7 * len(stepper.runner._states)
+        stepper.runner._states[block_ids] = 7
+        stepper.runner._sums[block_ids] = 7 * LAYOUT.num_layers
         pool.release(block_ids)
 
 
@@ -135,9 +137,15 @@ def check_contents(stepper: Stepper) -> None:
         for index, block_hash in enumerate(sequence.hashes):
             tokens_of[block_hash] = sequence.token_ids[: (index + 1) * BLOCK_TOKENS]
     for sequence in (*scheduler.running, *scheduler.receiving):
-        kv = runner._gather(sequence.block_table, sequence.num_computed)
+        kv = _kept(runner, sequence.block_table, sequence.num_computed)
         assert (kv == states_of(sequence.token_ids[: sequence.num_computed], 0, LAYOUT.num_layers)).all()
     for block_hash in scheduler.pool.hashes:
         start = len(tokens_of[block_hash]) - BLOCK_TOKENS
-        kv = runner._gather(scheduler.pool.match([block_hash]), BLOCK_TOKENS)
+        kv = _kept(runner, scheduler.pool.match([block_hash]), BLOCK_TOKENS)
         assert (kv == states_of(tokens_of[block_hash][start:], start, LAYOUT.num_layers)).all()
+
+
+def _kept(runner: MockRunner, block_table: Items[int], num_tokens: int) -> States:
+    """Return the states of leading positions, as blocks hold them: [num_layers, num_tokens]."""
+    states = runner._states[list(block_table)].swapaxes(0, 1)
+    return states.reshape(len(states), -1)[:, :num_tokens]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from baton.capacity.cost import prefill_seconds
@@ -50,6 +51,20 @@ def test_kv_is_written_and_read_at_the_rate_of_the_devices_memory() -> None:
 
     assert (bytes(read.keys), bytes(read.values)) == (bytes(kv.keys), bytes(kv.values))
     assert time.now - 10.0 == pytest.approx(2 * _num_bytes(kv) / BYTES_PER_SECOND)
+
+
+def test_kv_that_lands_in_a_block_is_kept_together_for_all_layers() -> None:
+    """Memory written for the first time comes page by page, of 2 MiB where the system has those: milliseconds each.
+
+    Were every layer far from the next, the first prompts of a node would be written at a tenth of its rate.
+    """
+    runner = _runner(_Time())
+    for layer in range(LAYOUT.num_layers):
+        runner.write_kv(TABLE, layer, 0, 4, _kv(layer, 4))
+    written = np.flatnonzero(runner._states)
+
+    assert len(written) == LAYOUT.num_layers * runner.block_tokens
+    assert written[-1] - written[0] < LAYOUT.num_layers * runner.block_tokens
 
 
 def test_writes_and_copies_wait_in_the_queue_of_a_device_that_computes() -> None:

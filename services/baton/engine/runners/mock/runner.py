@@ -50,7 +50,8 @@ class MockRunner(Runner):
         self._sleep = sleep
         self._free_at = 0.0
         self._excluded = frozenset(info.eos_token_ids)
-        self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
+        # A block's layers lie together: as KV lands, few pages of memory are written for the first time.
+        self._states = np.zeros((num_blocks, info.layout.num_layers, block_tokens), dtype=np.uint64)
         self._sums = np.zeros((num_blocks, block_tokens), dtype=np.uint64)  # over the layers
         self.untaken_bytes = self._states.nbytes + self._sums.nbytes  # the system gives what is written
 
@@ -128,14 +129,14 @@ class MockRunner(Runner):
         self.sleep_until(self._free_at)
         spec, dtype = self.info.layout.layers[layer], self.info.layout.dtype
         read = self.occupy(num_tokens * spec.num_token_elements * dtype.num_bytes)
-        kv = kv_of(self._gather(block_table, start + num_tokens)[layer, start:], spec, dtype)
+        kv = kv_of(self._states[:, layer][self._places(block_table, start, num_tokens)], spec, dtype)
         self.sleep_until(read)
         return kv
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the states of one block into another."""
         self.occupy(2 * self.block_tokens * self.info.layout.num_token_bytes())
-        self._states[:, target] = self._states[:, source]
+        self._states[target] = self._states[source]
         self._sums[target] = self._sums[source]
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class MockRunner(Runner):
         last_blocks = [table[-1] for table in tables]
         token_ids = [span.token_ids[0] for span in spans]
         states = states_at(token_ids, starts, self.info.layout.num_layers)
-        self._states[:, last_blocks, offsets] = states
+        self._states[last_blocks, :, offsets] = states.T
         self._sums[last_blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
         sums = self._sums[np.fromiter(chain.from_iterable(tables), dtype=np.int64)]
         ends = np.cumsum(block_indexes + 1)
@@ -189,21 +190,16 @@ class MockRunner(Runner):
         totals = np.add.reduceat(sums.sum(axis=1, dtype=np.uint64), ends - block_indexes - 1)
         return next_tokens(totals, self.info.vocabulary_size, self._excluded)
 
-    def _gather(self, block_table: Sequence[int], num_tokens: int) -> States:
-        num_blocks = -(-num_tokens // self.block_tokens)
-        gathered = self._states[:, list(block_table[:num_blocks])]
-        return gathered.reshape(len(gathered), -1)[:, :num_tokens]
-
     def _scatter(self, block_table: Sequence[int], start: int, states: States) -> None:
         """Keep the states of positions in all layers, [num_layers, num_tokens]."""
         blocks, offsets = self._places(block_table, start, states.shape[-1])
-        self._states[:, blocks, offsets] = states
+        self._states[blocks, :, offsets] = states.T
         self._sums[blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
 
     def _scatter_layer(self, block_table: Sequence[int], layer: int, start: int, states: States) -> None:
         """Keep the states of positions in one layer, [num_tokens]."""
         blocks, offsets = self._places(block_table, start, len(states))
-        kept = self._states[layer]
+        kept = self._states[:, layer]
         self._sums[blocks, offsets] += states - kept[blocks, offsets]
         kept[blocks, offsets] = states
 
