@@ -14,7 +14,7 @@ from typing import Any
 from bench.prediction.sample import Candidate, Sample
 
 _SHORT_SHARE = 0.1
-"""Part of a node's passes that goes to who has least left."""
+"""Part of a node's passes that goes to who is through sooner by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Backlog:
     """Computation that a node has before it at any moment, from the prompts that it computed and what they took.
 
     What is left after each arrival is Lindley's recursion, the oldest prompts being computed first; a request is not in
-    the backlog that it finds itself. Nodes give a tenth of a pass to who has least left and the rest by turns, so
-    a short prompt does not wait for all of it.
+    the backlog that it finds itself. Nodes give a tenth of a pass to who is through sooner by it and the rest by turns,
+    so a short prompt does not wait for all of it.
     """
 
     def __init__(self, samples: Sequence[Sample], node: str) -> None:
@@ -96,13 +96,12 @@ class Backlog:
         if index < 0:
             return 0.0
         left = max(0.0, self._after[index] - (now - self._arrivals[index]))
-        shorter, rest = 0.0, left
-        while rest > 0 and index >= 0:
-            part = min(self._work[index], rest)
-            shorter += part if part <= own_seconds else 0.0
-            rest -= part
-            index -= 1
-        return min(left, (shorter + own_seconds) / _SHORT_SHARE - own_seconds)
+        sooner, before = 0.0, left
+        for work in reversed(self._work[: index + 1]):  # the latest first: what is before each is known
+            part = max(0.0, min(work, before))
+            sooner += part if part < _SHORT_SHARE * before else 0.0
+            before -= part
+        return min(left, (sooner + own_seconds) / _SHORT_SHARE - own_seconds)
 
 
 def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:

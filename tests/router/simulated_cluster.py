@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from baton.capacity.cost import MEASURED_TERMS
+from baton.capacity.cost import MEASURED_TERMS, SHORT_SHARE
 from baton.capacity.hardware import PRESETS, StepSpan, step_seconds
 from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
@@ -247,13 +247,13 @@ class SimulatedCluster:
         begun = [each for each in prompts if each.num_done]
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
         newcomers = [each for each in prompts if not each.num_done]
-        room = num_tokens - min(sum(map(_left, newcomers)), short_tokens(num_tokens))
+        room = num_tokens - _short(newcomers, sum(map(_left, begun)), short_tokens(num_tokens))
         granted = dict(zip(begun, share_tokens(demands, room), strict=True))
         left = num_tokens - sum(granted.values())
         for index, each in enumerate(newcomers):
             part = left
-            if _left(each) > part and index + 1 < len(newcomers):
-                part -= short_tokens(part)
+            if _left(each) > part:
+                part -= _short(newcomers[index + 1 :], _left(each), short_tokens(part))
             granted[each] = min(_left(each), part)
             left -= granted[each]
         return [granted[each] for each in prompts]
@@ -424,6 +424,16 @@ class SimulatedCluster:
         assert registered is not None
         self.state.report(registered, report)
         self._at(self.now + REPORT_SECONDS, lambda: self._report(node))
+
+
+def _short(newcomers: Sequence[_Request], num_before: int, limit: int) -> int:
+    """Return the positions that are kept for newcomers, as `BatchAdmission.newcomer_tokens` does."""
+    num_tokens = 0
+    for each in newcomers:
+        num_before += _left(each)
+        if num_tokens + _left(each) < SHORT_SHARE * num_before:
+            num_tokens += _left(each)
+    return min(num_tokens, limit)
 
 
 def _left(request: _Request) -> int:

@@ -6,19 +6,17 @@ A prompt also waits for those that its node has still to compute (`PromptQueue`)
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
 from typing import NamedTuple
 
 from baton.capacity.value_class import value_class
 
 SHORT_SHARE = 0.1
-"""Part of each pass that goes to the prompt that has least left, whoever's turn it is (`share_tokens` of the engine).
+"""Part of each pass for prompts that are through sooner by it than by turns (`overtaking`).
 
-So later prompts delay an earlier one by about a tenth, and a short one waits for ten times what it and shorter ones
-need at most."""
+So a short prompt waits for ten times what it and those that have it before need at most, and hardly delays a long one.
+"""
 FRAME_OVERHEAD_SECONDS = 1e-4
 """Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
 
@@ -180,6 +178,20 @@ def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int,
     return max(computing + profile.prefill_overhead_seconds, shape.weight_bytes / profile.decode_bytes_per_second)
 
 
+def prompt_seconds(
+    shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int, *, pass_tokens: int
+) -> float:
+    """Return what a prompt adds to a queue: as a part of passes of `pass_tokens` positions that others share; 0: alone.
+
+    It bears its part of reading the weights, which each pass does once: two short prompts take one pass together.
+    """
+    if not pass_tokens:
+        return prefill_seconds(shape, profile, cached_tokens, num_prompt_tokens)
+    computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
+    reading = (num_prompt_tokens - cached_tokens) / pass_tokens * shape.weight_bytes / profile.decode_bytes_per_second
+    return max(computing, reading) + profile.prefill_overhead_seconds
+
+
 def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: float, context_tokens: float) -> float:
     """Return a decode step's time, by batch and mean context: a roofline of weights and KV (docs/placement.md)."""
     memory_seconds = shape.step_bytes(batch_size, context_tokens) / profile.decode_bytes_per_second
@@ -205,77 +217,42 @@ def transfer_seconds(num_bytes: float, bytes_per_second: float) -> float:
 
 @value_class()
 class PromptQueue:
-    """What is left of each prompt of a node, in seconds of its computation.
-
-    Invariant, kept by `of`: `seconds` ascends, and `sums[i]` is the sum of the first i.
-    """
+    """What is left of each prompt of a node, in seconds of its computation; `of` works the sums out."""
 
     seconds: tuple[float, ...] = ()
-    """Of each prompt, shortest first."""
-    sums: tuple[float, ...] = (0.0,)
-    """Sums of the shortest."""
+    """Of each prompt, in order of turns."""
+    total_seconds: float = 0.0
+    """What all prompts need together."""
+    sooner_seconds: float = 0.0
+    """What those need that are through sooner than by turns."""
     pass_seconds: float = 0.0
     """Time of a full pass; 0: prompts are dealt out in pieces of any size."""
 
     @classmethod
     def of(cls, seconds: Iterable[float], pass_seconds: float = 0.0) -> PromptQueue:
         """Return the queue of prompts that need so many seconds each; those that need none are left out."""
-        ascending = tuple(sorted(each for each in seconds if each > 0))
-        if not ascending:
+        left = tuple(each for each in seconds if each > 0)
+        if not left:
             return EMPTY_QUEUE
-        return cls(ascending, tuple(accumulate(ascending, initial=0.0)), pass_seconds)
-
-    @property
-    def total_seconds(self) -> float:
-        """Return what all prompts need together."""
-        return self.sums[-1]
+        return cls(left, sum(left), sum(left[index] for index in overtaking(left)), pass_seconds)
 
     def wait_seconds(self, own_seconds: float) -> float:
-        """Return how long a prompt that comes last waits while others are computed. O(log prompts).
+        """Return how long a prompt that comes last waits while others are computed.
 
-        Prompts are computed in order of turns, beside a `SHORT_SHARE` of each pass for who has least left. So a prompt
-        is through when all are; or, by that share alone, when it and those that are no longer are: in whole passes,
-        after the rest of the one that runs, half of one on average.
+        Prompts are computed in order of turns, beside a `SHORT_SHARE` of each pass for those that are through sooner by
+        it. So a prompt is through when all are; or, by that share alone, when it and those that have it before are: in
+        whole passes, after the rest of the one that runs, half of one on average.
         """
         if not self.seconds:
             return 0.0
-        by_size = (self.sums[bisect_right(self.seconds, own_seconds)] + own_seconds) / SHORT_SHARE
+        by_share = (self.sooner_seconds + own_seconds) / SHORT_SHARE
         if self.pass_seconds:
-            by_size = (math.ceil(by_size / self.pass_seconds) + 0.5) * self.pass_seconds
-        return min(self.sums[-1], by_size - own_seconds)
+            by_share = (math.ceil(by_share / self.pass_seconds) + 0.5) * self.pass_seconds
+        return min(self.total_seconds, by_share - own_seconds)
 
 
 EMPTY_QUEUE = PromptQueue()
 """Nothing to compute."""
-
-
-class PlacedPrompt(NamedTuple):
-    """A prompt that no report has named yet."""
-
-    seconds: float
-    age_seconds: float
-    """Time since it was placed."""
-
-
-def aged_queue(
-    listed: Sequence[float], listed_age_seconds: float, placed: Iterable[PlacedPrompt], pass_seconds: float = 0.0
-) -> PromptQueue:
-    """Return what is left now of a queue that was reported some time ago.
-
-    The node is taken to have computed all the while: what it listed, as it deals passes out, then what was placed
-    since, each from its own coming on. `listed` are seconds in order of turns; `placed` has been placed and not been
-    listed, oldest first.
-    """
-    left = list(listed)
-    by_size_seconds = SHORT_SHARE * listed_age_seconds
-    idle = _deal(left, range(len(left)), listed_age_seconds - by_size_seconds)
-    idle = _deal(left, sorted(range(len(left)), key=left.__getitem__), idle + by_size_seconds)
-    for prompt in placed:
-        idle = min(idle, prompt.age_seconds)  # what it was idle before is lost
-        done = min(prompt.seconds, idle)
-        idle -= done
-        left.append(prompt.seconds - done)
-    return PromptQueue.of(left, pass_seconds)
 
 
 class QueuedWork(NamedTuple):
@@ -290,15 +267,41 @@ class QueuedWork(NamedTuple):
     """Time of a full pass; 0: not known."""
 
     def at(self, now_seconds: float, pace: float = 1.0) -> PromptQueue:
-        """Return what is left at a moment. `pace`, above 0 to 1, is the part of its device's time for prompts."""
-        if not (self.listed or self.placed):
-            return EMPTY_QUEUE
-        placed = [PlacedPrompt(seconds, (now_seconds - placed_at) * pace) for seconds, placed_at in self.placed]
-        return aged_queue(self.listed, (now_seconds - self.reported_at_seconds) * pace, placed, self.pass_seconds)
+        """Return what is left at a moment. `pace`, above 0 to 1, is the part of its device's time for prompts.
+
+        The node is taken to have computed all the while: what it listed, as it deals passes out, then what was placed
+        since, each from its own coming on.
+        """
+        left = list(self.listed)
+        idle = compute_prompts(left, (now_seconds - self.reported_at_seconds) * pace)
+        for seconds, placed_at_seconds in self.placed:
+            idle = min(idle, (now_seconds - placed_at_seconds) * pace)  # what it was idle before is lost
+            done = min(seconds, idle)
+            idle -= done
+            left.append(seconds - done)
+        return PromptQueue.of(left, self.pass_seconds)
 
 
-NO_WORK = QueuedWork()
-"""Nothing to compute."""
+def overtaking(left: Sequence[float]) -> list[int]:
+    """Return who is through sooner by a `SHORT_SHARE` of the passes than by turns: who else had it would only delay.
+
+    `left`: what is left of each prompt, in order of turns, in seconds or positions. They have that share in this order
+    too, so that who comes later takes nothing from it; each has it until it is through, both ends coming nearer alike.
+    """
+    before, taken, found = 0.0, 0.0, []
+    for index, each in enumerate(left):
+        before += each
+        if taken + each < SHORT_SHARE * before:
+            taken += each
+            found.append(index)
+    return found
+
+
+def compute_prompts(left: list[float], seconds: float) -> float:
+    """Take what a node computes in some time from what is left of its prompts, in order of turns; return the rest."""
+    sooner = overtaking(left)
+    short_seconds = SHORT_SHARE * seconds if sooner else 0.0
+    return _deal(left, range(len(left)), seconds - short_seconds + _deal(left, sooner, short_seconds))
 
 
 def _deal(left: list[float], order: Iterable[int], seconds: float) -> float:

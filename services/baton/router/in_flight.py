@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.cost import NO_WORK, CostEstimate, ModelShape, NodeProfile, QueuedWork
+from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile, QueuedWork
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad
 from baton.capacity.value_class import value_class
@@ -105,19 +105,17 @@ class PlacementLedger:
         """Return what a node has to compute. `pass_tokens` are positions that it computes in one pass; 0: unknown."""
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
-        if not (load.num_pending_prompt_tokens or unreported):
-            return NO_WORK
-        placed = [
-            (
-                cost.prefill_seconds(shape, profile, entry.work.prompt_begin, entry.work.prompt_end),
-                entry.placed_at_seconds,
-            )
-            for entry in unreported
-            if entry.work.num_prompt_tokens
+        placed = [entry for entry in unreported if entry.work.num_prompt_tokens]
+        listed_spans = _listed_spans(load, entries)
+        spans = [*listed_spans, *[(entry.work.prompt_begin, entry.work.prompt_end) for entry in placed]]
+        seconds = [  # the first has its pass alone, those that wait share theirs
+            cost.prompt_seconds(shape, profile, *span, pass_tokens=pass_tokens if index else 0)
+            for index, span in enumerate(spans)
         ]
-        listed = _listed_seconds(load, entries, shape, profile)
+        placed_at = [entry.placed_at_seconds for entry in placed]
+        listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens else 0.0
-        return QueuedWork(listed, reported_at_seconds, placed, pass_seconds)
+        return QueuedWork(listed, reported_at_seconds, list(zip(since, placed_at, strict=True)), pass_seconds)
 
     def has_prompts(self, node_id: str, load: NodeLoad) -> bool:
         """Return whether a node had prompts to compute when it reported, or has got some since."""
@@ -148,23 +146,21 @@ class PlacementLedger:
         return [entry for entry in unreported if entry.placed_at_seconds > earliest]
 
 
-def _listed_seconds(
-    load: NodeLoad, entries: Mapping[str, _Entry], shape: ModelShape, profile: NodeProfile
-) -> list[float]:
-    """Return what each prompt of a report needs, in order of turns; those that it does not list, as equally long."""
-    listed = list[float]()
+def _listed_spans(load: NodeLoad, entries: Mapping[str, _Entry]) -> list[tuple[int, int]]:
+    """Return which positions each prompt of a report lacks, in order of turns; those not listed as equally long."""
+    listed = list[tuple[int, int]]()
     num_listed_tokens = 0
     for prompt in load.queued_prompts:
         begin, end = prompt.num_done_tokens, prompt.num_done_tokens + prompt.num_left_tokens
         entry = entries.get(prompt.placement_id)
         if not begin and entry is not None:
             begin = min(entry.work.prompt_begin, end - 1)
-        listed.append(cost.prefill_seconds(shape, profile, begin, end))
+        listed.append((begin, end))
         num_listed_tokens += prompt.num_left_tokens
     num_others = max(1, load.num_waiting - len(listed))
     mean_tokens = (load.num_pending_prompt_tokens - num_listed_tokens) // num_others
     if mean_tokens > 0:
-        listed += [cost.prefill_seconds(shape, profile, 0, mean_tokens)] * num_others
+        listed += [(0, mean_tokens)] * num_others
     return listed
 
 

@@ -81,8 +81,8 @@ def test_who_needs_more_of_a_long_prompt_waits_until_it_is_computed() -> None:
     passes = [stepper.step() for _ in range(6)]
 
     assert other.phase is not Phase.WAITING
-    assert [step and step.num_tokens for step in passes] == [8, 8, 8, 8, 4, 3]
-    assert (duplicate.stats.num_cached, len(output_of(duplicate))) == (28, 2)
+    assert [step and step.num_tokens for step in passes] == [8, 8, 8, 8, 6, 3]
+    assert (duplicate.stats.num_cached, len(output_of(duplicate))) == (20, 3)
 
 
 def test_nobody_waits_for_what_a_lower_priority_computes() -> None:
@@ -113,7 +113,7 @@ def test_who_waits_computes_for_itself_when_the_other_is_gone() -> None:
     stepper.scheduler.finish(leader)
     run(stepper)
 
-    assert (follower.stats.num_cached, follower.stats.num_shared) == (4, 0)
+    assert (follower.stats.num_cached, follower.stats.num_shared) == (8, 0)
     assert output_of(follower) == expected_tokens(prompt_of(30), 8)
 
 

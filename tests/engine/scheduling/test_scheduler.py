@@ -29,10 +29,10 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
 
 @pytest.mark.parametrize(
     ("length", "purpose", "num_computed"),
-    [(1, Purpose.GENERATE, 1), (30, Purpose.GENERATE, 2), (30, Purpose.RECEIVE, 0)],
+    [(1, Purpose.GENERATE, 1), (9, Purpose.GENERATE, 2), (30, Purpose.GENERATE, 0), (30, Purpose.RECEIVE, 0)],
 )
 def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpose, num_computed: int) -> None:
-    """A tenth of the pass at most, and nothing where another node computes its prompt; the long prompt has the rest."""
+    """A tenth of the pass at most, nothing where it is through no sooner or elsewhere; the long prompt has the rest."""
     stepper = Stepper(num_blocks=64, max_step_tokens=16)
     long = stepper.add(request_of(prompt_of(100), "long"))
     stepper.step()

@@ -44,7 +44,7 @@ def waits(load: list[SimulatedRequest], outcomes: list[SimulatedOutcome], tenant
     return [each.first_token_seconds - one.arrival_seconds for one, each in pairs if one.tenant == tenant]
 
 
-@pytest.mark.parametrize(("max_batch_size", "most_seconds"), [(4, 2.3), (64, 2.3), (256, 1.3)])
+@pytest.mark.parametrize(("max_batch_size", "most_seconds"), [(4, 2.3), (64, 2.3), (256, 1.5)])
 def test_who_asks_for_less_than_its_share_does_not_wait_for_a_flood(max_batch_size: int, most_seconds: float) -> None:
     """A prompt takes hardly longer beside it; where the batch is full, one of its prompts has to end first."""
     light = requests("b", [10.0 + 2.5 * number for number in range(20)])

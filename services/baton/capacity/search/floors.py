@@ -8,7 +8,6 @@ Floors are compared after a multiplication by `SLACK`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from typing import NamedTuple
 
 from baton.capacity import cost
@@ -72,8 +71,8 @@ class ComputeFloor(NamedTuple):
     def waits(self, own_seconds: float, num_tokens: int, now_seconds: float) -> tuple[float, float]:
         """Return how long a prompt waits at least, and what it costs others there.
 
-        They are `terms.queue_seconds`, and `terms.stall_seconds` with `terms.delay_seconds`. Of the prompts that are no
-        longer than this one no more than the time since then has been computed.
+        They are `terms.queue_seconds`, and `terms.stall_seconds` with `terms.delay_seconds`. Of the prompts that are
+        before this one no more than the time since then has been computed.
         """
         node, _, _, _, _, _, num_stalled, stalled_step_seconds, later = self
         queue, imposed = node.queue, 0.0
@@ -85,11 +84,11 @@ class ComputeFloor(NamedTuple):
         if not queue.seconds:
             return 0.0, imposed
         age_seconds = now_seconds - node.at_seconds
-        total = queue.sums[-1] - age_seconds
+        total = queue.total_seconds - age_seconds
         if total <= 0.0:
             return 0.0, imposed
-        no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
-        wait = (own_seconds + max(0.0, no_longer)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
+        sooner = queue.sooner_seconds - age_seconds
+        wait = (own_seconds + max(0.0, sooner)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
         return node.queue_factor * (wait if wait < total else total), imposed + later * total * own_seconds
 
 
@@ -184,7 +183,7 @@ class DecodeFloor(NamedTuple):
         if num_missing > 0:
             num_held = max(1, node.num_blocks - load.num_free_blocks) * node.block_tokens
             room = max(room, decode * num_missing / num_held)
-        left = max(0.0, node.queue.sums[-1] - (now_seconds - node.at_seconds) - node.arrival_seconds)
+        left = max(0.0, node.queue.total_seconds - (now_seconds - node.at_seconds) - node.arrival_seconds)
         if left or node.prompt_share:
             share = node.prompt_share
             decode = seconds_beside_prompts(expected, step, whole, prompt_share=share, left_seconds=left)

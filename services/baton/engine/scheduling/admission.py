@@ -62,11 +62,14 @@ class BatchAdmission:
         """Return who waits, in order of turns; without tenants that is the order of queue keys."""
         return self._turns.waiting() if self._queues.has_tenants else self._queues.waiting[:MAX_CANDIDATES]
 
-    def newcomer_tokens(self, limit: int) -> int:
-        """Return how many positions sequences that are likely to get their blocks now have to compute, up to a limit.
+    def newcomer_tokens(self, limit: int, before: Seq[Sequence]) -> int:
+        """Return how many positions sequences that are likely to get their blocks now could use, up to a limit.
 
-        What the prefix cache has of them, and what another node computes, is no part of it.
+        Those are through sooner by it than after the prompts `before` them, 1 or more in order of queue keys; or it is
+        their turn, by priority or among tenants. What the prefix cache has of them, and what another node computes, is
+        no part of it.
         """
+        num_before, tenants = sum(each.num_pending for each in before), {each.request.tenant for each in before}
         num_slots = self._num_slots - len(self._queues.running) - len(self._queues.receiving)
         num_tokens = 0
         for sequence in self._candidates():
@@ -79,8 +82,11 @@ class BatchAdmission:
             if not self._has_blocks(sequence, found):
                 break
             if sequence.purpose is not Purpose.RECEIVE:
-                num_lacking = len(sequence.token_ids) - len(found) * self._pool.block_tokens
-                num_tokens += min(sequence.num_chunk_tokens, max(1, num_lacking))
+                num_lacking = max(1, len(sequence.token_ids) - len(found) * self._pool.block_tokens)
+                num_before += num_lacking
+                is_in_turn = sequence.queue_key < before[-1].queue_key or sequence.request.tenant not in tenants
+                if is_in_turn or num_tokens + num_lacking < SHORT_SHARE * num_before:
+                    num_tokens += min(sequence.num_chunk_tokens, num_lacking)
             num_slots -= 1
         return min(num_tokens, limit)
 
@@ -215,7 +221,7 @@ class BatchAdmission:
             return 0
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting:
-            room -= short_tokens(room)  # who is short behind a long prompt does not wait for all of it
+            room -= self.newcomer_tokens(short_tokens(room), (sequence,))
         return min(num_tokens, room)
 
     def _num_blocks(self, sequence: Sequence) -> int:
@@ -249,7 +255,7 @@ class BatchAdmission:
 
 
 def short_tokens(num_tokens: int) -> int:
-    """Return the positions of so many that go to who has least left: 1 of 2 or more."""
+    """Return the positions of so many that go to who is through sooner by them: 1 of 2 or more."""
     return math.ceil(SHORT_SHARE * (num_tokens - 1)) if num_tokens else 0
 
 

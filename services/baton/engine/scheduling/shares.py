@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
+from baton.capacity.cost import overtaking
 from baton.engine.scheduling.admission import short_tokens
 
 
@@ -33,23 +34,24 @@ class PromptDemand(NamedTuple):
 def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
     """Deal a pass's positions out to prompts.
 
-    A `SHORT_SHARE` goes to who has least left, so that a short prompt never waits for all of a long one; the rest in
-    order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
-    higher ones leave. What one share has left over, the other uses.
+    A `SHORT_SHARE` goes to who is through sooner by it, so that a short prompt never waits for all of a long one, and
+    has no lower priority than another; the rest goes by turns, so that later prompts hardly delay earlier ones. What
+    one share has left over, the other uses.
 
     `demands` are in order of turns; at most `max_prompts` get any, 0: all. Returns positions for each prompt: none
     above its `num_tokens`, together as many as there are and are wanted.
     """
-    by_size = sorted(
-        range(len(demands)), key=lambda index: (demands[index].priority, demands[index].num_pending, index)
-    )
+    turns, urgent = list(range(len(demands))), min((each.priority for each in demands), default=0)
+    sooner = [
+        index for index in overtaking([each.num_pending for each in demands]) if demands[index].priority == urgent
+    ]
     if 0 < max_prompts < len(demands):
-        chosen = {0, *[index for index in by_size if index != 0][: max_prompts - 1]}
-        by_size = [index for index in by_size if index in chosen]
+        turns = list(dict.fromkeys([0, *sooner, *turns]))[:max_prompts]
+        sooner = [index for index in sooner if index in turns]
     granted = [0] * len(demands)
-    num_short = short_tokens(num_tokens)
-    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_short) + num_short
-    _deal(demands, granted, by_size, num_left)
+    num_short = short_tokens(num_tokens) if sooner else 0
+    num_left = num_tokens - num_short + _deal(demands, granted, sooner, num_short)
+    _deal(demands, granted, sorted(turns), num_left)
     return granted
 
 

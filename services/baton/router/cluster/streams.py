@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from baton.capacity.cost import compute_prompts
 from baton.capacity.kv_transfer import Stream
 
 MOVE_SECONDS = 0.01
@@ -123,7 +124,7 @@ class StreamsInFlight:
             return kept
         streams, computed_seconds = list[Stream](), 0.0
         flows = [flow for flow in self._of_node[node_id].values() if flow.path.sender_id == node_id]
-        for flow in sorted(flows, key=_left_seconds):
+        for flow in flows:
             begin_seconds, computed_seconds = computed_seconds, computed_seconds + flow.left_seconds
             num_computed = flow.num_computed_bytes
             num_ready = max(0.0, num_computed - flow.num_sent_bytes)
@@ -156,14 +157,16 @@ class StreamsInFlight:
             self.end(placement_id)
 
     def _compute(self, elapsed_seconds: float) -> None:
-        """Compute the prompts of each sender: half of the time whose turn it is, half whose least is left."""
+        """Compute the prompts of each sender as it deals passes out, in order of their placement."""
         of_sender = dict[str, list[_Flow]]()
         for flow in self._flows.values():
             if flow.left_seconds > 0:
                 of_sender.setdefault(flow.path.sender_id, []).append(flow)
         for flows in of_sender.values():
-            left = _take(flows, elapsed_seconds / 2)
-            _take(sorted(flows, key=_left_seconds), left + elapsed_seconds / 2)
+            left = [flow.left_seconds for flow in flows]
+            compute_prompts(left, elapsed_seconds)
+            for flow, left_seconds in zip(flows, left, strict=True):
+                flow.left_seconds = left_seconds
 
     def _send(self, elapsed_seconds: float) -> None:
         """Send an even part of each stream that has something, then what others have left over."""
@@ -198,16 +201,3 @@ class StreamsInFlight:
                 self._shared_ids[placement_id] = None
         while len(self._shared_ids) > MAX_SHARED:
             self._shared_ids.popitem(last=False)
-
-
-def _left_seconds(flow: _Flow) -> float:
-    return flow.left_seconds
-
-
-def _take(flows: Iterable[_Flow], seconds: float) -> float:
-    """Compute flows in this order; return the time that is left."""
-    for flow in flows:
-        taken = min(seconds, flow.left_seconds)
-        flow.left_seconds -= taken
-        seconds -= taken
-    return seconds
