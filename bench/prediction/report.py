@@ -6,7 +6,7 @@ Measured and estimated have a floor below which nobody can tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -67,18 +67,23 @@ def floor_seconds(sample: Sample, term: str, time_scale: float = 1.0) -> float:
     return FLOOR_SECONDS * time_scale / (max(1, sample.num_output_tokens - 2) if term == "step" else 1)
 
 
-def term_ratios(samples: Sequence[Sample], term: str, time_scale: float = 1.0) -> list[float]:
-    """Return the ratio of every request that has a term."""
-    return [
-        ratio(*sample.terms[term], floor_seconds(sample, term, time_scale))
-        for sample in samples
-        if term in sample.terms
-    ]
-
-
 def term_spreads(samples: Sequence[Sample], time_scale: float = 1.0) -> dict[str, Spread]:
     """Return the percentiles of every term that a request has."""
-    found = {term: spread(term_ratios(samples, term, time_scale)) for term in LIMITS}
+    return _spreads(samples, lambda each, term: ratio(*each.terms[term], floor_seconds(each, term, time_scale)))
+
+
+def error_spreads(samples: Sequence[Sample]) -> dict[str, Spread]:
+    """Return, per term, the percentiles of (measured - estimated) / the request's measured total; of all its steps."""
+
+    def share(sample: Sample, term: str) -> float:
+        (measured, estimated), (total, _) = sample.terms[term], sample.terms["total"]
+        return (measured - estimated) * (sample.num_output_tokens - 1 if term == "step" else 1) / total
+
+    return _spreads(samples, share)
+
+
+def _spreads(samples: Sequence[Sample], value: Callable[[Sample, str], float]) -> dict[str, Spread]:
+    found = {term: spread([value(each, term) for each in samples if term in each.terms]) for term in LIMITS}
     return {term: values for term, values in found.items() if values is not None}
 
 
@@ -196,6 +201,7 @@ class LoadReport:
             "regret_share": self.regret_share,
             "terms": {term: asdict(values) for term, values in self.spreads.items()},
             "sums": sum_ratios(self.samples),
+            "errors": {term: asdict(values) for term, values in error_spreads(self.samples).items()},
             "adjusted": {term: asdict(values) for term, values in self.adjusted.items()} if self.identical else None,
             "shares": self.shares,
             "failures": self.failures,
@@ -209,7 +215,8 @@ class LoadReport:
         if self.identical:
             told += f"  identical {_three(self.identical[term]) if term in self.identical else '-':>17}"
             told += f"  divided {_three(adjusted)}"
-        return f"{told}  {verdict}"
+        error = error_spreads(self.samples)[term]
+        return f"{told}  off by {100 * error.p10:+.0f} to {100 * error.p90:+.0f} % of the total  {verdict}"
 
 
 def _three(values: Spread) -> str:

@@ -12,7 +12,16 @@ from baton.kv.hashing import join_hashes, root_hash
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.prediction.client import block_hashes
 from bench.prediction.regret import Backlog, regrets
-from bench.prediction.report import LoadReport, Spread, identical_spreads, ratio, spread, sum_ratios, term_spreads
+from bench.prediction.report import (
+    LoadReport,
+    Spread,
+    error_spreads,
+    identical_spreads,
+    ratio,
+    spread,
+    sum_ratios,
+    term_spreads,
+)
 from bench.prediction.sample import Candidate, Measured, Sample, TokenArrival, measured_of
 
 _REMOTE = {"queue": 0.1, "prefill": 0.5, "transfer": 0.4, "exposed": 0.1, "start": 0.7, "step": 0.02}
@@ -52,6 +61,15 @@ def test_terms_too_short_to_tell_are_equal() -> None:
     assert term_spreads(slow)["queue"].p50 == pytest.approx(0.15 / 0.11)
     assert term_spreads(slow, 4.0)["queue"].p50 == pytest.approx(0.18 / 0.14)
     assert sum_ratios(slow)["queue"] == pytest.approx(1.4)
+
+
+def test_what_a_term_was_wrong_by_is_told_as_part_of_the_total() -> None:
+    """However near to 0 it is; a step's as often as it was taken."""
+    errors = error_spreads([sample(measured=replace(AS_EXPECTED, queue=0.19, step=0.0155))])
+
+    assert errors["queue"].p50 == pytest.approx(0.1)
+    assert errors["step"].p50 == pytest.approx(-0.05)
+    assert errors["prefill"] == Spread(1, 0.0, 0.0, 0.0)
 
 
 def test_a_request_that_ran_otherwise_has_no_terms() -> None:
@@ -94,11 +112,12 @@ def test_a_node_works_off_its_backlog() -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
-    """It has a tenth of each pass: a fiftieth of a second takes ten; what is shorter yet comes before it."""
+    """It has a tenth of each pass: what needs a fiftieth takes ten; a short one that came before has it first."""
     backlog = Backlog([sample(0.0), sample(0.0), sample(0.0, measured=replace(AS_EXPECTED, prefill=0.02))], "p")
 
     assert backlog.wait_seconds(0.001, 0.03) == pytest.approx(10 * (0.02 + 0.03) - 0.03)
-    assert backlog.wait_seconds(0.001, 0.01) == pytest.approx(0.09)
+    assert backlog.wait_seconds(0.001, 0.01) == pytest.approx(10 * (0.02 + 0.01) - 0.01)
+    assert Backlog([sample(0.0), sample(0.0)], "p").wait_seconds(0.001, 0.01) == pytest.approx(0.09)
 
 
 def test_the_best_choice_has_no_regret() -> None:
