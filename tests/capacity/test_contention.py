@@ -69,3 +69,15 @@ def test_other_links_on_a_card_take_half_of_it_at_most() -> None:
     rates = [link_rates(sender, receiver, Link(RATE, 0.0), window).together for sender in senders]
 
     assert rates == pytest.approx([RATE, RATE, RATE / 2, RATE / 2])
+
+
+def test_a_card_carries_what_its_link_has_been_seen_to() -> None:
+    """It was measured once, on a busy host, at a tenth of the rate that the link has shown since."""
+    slow = {"send_bytes_per_second": RATE / 10, "receive_bytes_per_second": RATE / 10}
+    other = Stream(1e9, 0.0, 0.0, 0.0, "p", "e")
+    sender = replace(node("p", "decode", "m3-ultra"), sending=(other,), **slow)
+    receiver = replace(node("d", "decode", "m3-ultra"), **slow)
+
+    rates = link_rates(sender, receiver, Link(RATE, 0.0), StreamWindow(10**9, 0.0, 0.0))
+
+    assert rates == pytest.approx((RATE / 2, RATE / 2))

@@ -337,11 +337,15 @@ class LinkRates(NamedTuple):
 
 
 def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
-    """Return what other streams, which come and go and so count as one, leave of a link, evenly shared."""
+    """Return what other streams, which come and go and so count as one, leave of a link, evenly shared.
+
+    Cards are measured once, links by every stream: a card carries at least what the link has been seen to.
+    """
     rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
     if not (sending or receiving):
         return LinkRates(rate, rate)
-    send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
+    cards = (sender.send_bytes_per_second, receiver.receive_bytes_per_second)
+    send_rate, receive_rate = [each and max(each, rate) for each in cards]
     on_link = [stream for stream in sending if stream.receiver_id == receiver.node_id]
     shared = kv_transfer.least_rate(*window, ((rate, on_link), (send_rate, sending), (receive_rate, receiving)))
     others = [stream for stream in receiving if stream.sender_id != sender.node_id]

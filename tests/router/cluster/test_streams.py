@@ -66,3 +66,14 @@ def test_a_stream_that_met_another_is_known_for_it() -> None:
 
     assert streams.of_node("dgx") == ((), ())
     assert [streams.has_shared(name) for name in ("alone", "p", "q")] == [False, True, True]
+
+
+def test_a_card_that_was_measured_slow_does_not_hold_up_what_its_link_carries() -> None:
+    """A link's rate is learnt from every stream, its cards' are not."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    streams.add("p", PATH._replace(send_bytes_per_second=1e8, receive_bytes_per_second=1e8), 10**9, compute_seconds=0.0)
+
+    clock.seconds += 1.1
+
+    assert streams.of_node("dgx") == ((), ())

@@ -29,13 +29,14 @@ class StreamPath(NamedTuple):
     """Rate of the receiver's; 0: not known."""
 
     def rates(self) -> dict[str, float]:
-        """Return the rates by resource, those that are known."""
-        shared = {
-            f"{self.sender_id}>{self.receiver_id}": self.link_bytes_per_second,
+        """Return the rates by resource, those that are known; a card's is the link's at least."""
+        link = self.link_bytes_per_second
+        cards = {
             f"{self.sender_id}>": self.send_bytes_per_second,
             f">{self.receiver_id}": self.receive_bytes_per_second,
         }
-        return {resource: rate for resource, rate in shared.items() if rate}
+        known = {card: max(rate, link) for card, rate in cards.items() if rate}
+        return {f"{self.sender_id}>{self.receiver_id}": link, **known}
 
 
 @dataclass(slots=True)
