@@ -7,12 +7,14 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from baton.decode import generation, servicer
+from baton.decode.generation import DecodeGenerator
 from baton.engine.events import Isolated, Listener
 from baton.engine.request import SamplingParams
 from baton.errors import InvalidFieldError, UnavailableError
@@ -357,6 +359,31 @@ def test_a_gateway_that_promised_to_speak_and_is_silent_is_taken_for_gone(monkey
         idle.call.cancel()
 
     with_pair(client)
+
+
+@pytest.mark.parametrize(("look_seconds", "num_looks"), [(0.05, 15), (0.085, 9), (5.0, 8)])
+def test_silence_is_time_but_of_a_stop_of_the_node_itself_two_looks(
+    monkeypatch: pytest.MonkeyPatch, look_seconds: float, num_looks: int
+) -> None:
+    """Looks that come late on a busy machine must not add up; what came while the node stood still is not read yet."""
+    now_seconds = 0.0
+
+    async def late(seconds: float) -> None:
+        assert seconds == 0.05
+        nonlocal now_seconds
+        now_seconds += look_seconds
+
+    async def listen() -> None:
+        call = servicer.GatewayCall(cast(DecodeGenerator, None))
+        call._loop = SimpleNamespace(time=lambda: now_seconds)  # type: ignore[assignment]
+        call._streams, call._beat_seconds = {1: object()}, 0.24  # type: ignore[dict-item]
+        monkeypatch.setattr(asyncio, "sleep", late)
+        with pytest.raises(UnavailableError, match="silent"):
+            await call._listen()
+
+    asyncio.run(listen())
+
+    assert now_seconds == pytest.approx(num_looks * look_seconds)
 
 
 def test_only_an_engine_that_works_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ METHOD = "/baton.internal.v1.DecodeService/Serve"
 WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.05
 MAX_TOKENS = 100_000
 """Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
 Write = Callable[[messages.ServeResponse], Awaitable[None]]
@@ -122,7 +122,7 @@ class GatewayCall:
         self._full: deque[ResponseBatch] = deque()
         self._has_news = asyncio.Event()
         self._is_ending = False
-        self._num_looks = 0  # since the gateway said something
+        self._silent_seconds = 0.0  # since the gateway said something
         self._beat_seconds = 0.0
         self.over = asyncio.Event()
         """Set when all of its streams have ended."""
@@ -176,7 +176,7 @@ class GatewayCall:
 
     async def _read(self, requests: AsyncIterator[messages.ServeRequest], tasks: asyncio.TaskGroup) -> None:
         async for request in requests:
-            self._num_looks, self._beat_seconds = 0, seconds_from_duration(request.beat_interval)
+            self._silent_seconds, self._beat_seconds = 0.0, seconds_from_duration(request.beat_interval)
             for start in request.starts:
                 self._start(start, tasks)
             for stream_id in request.cancelled_stream_ids:
@@ -215,11 +215,12 @@ class GatewayCall:
         return batch
 
     async def _listen(self) -> None:
-        """End the call when its gateway says nothing any more; looks are counted, that this node's own stop is none."""
+        """End the call when its gateway says nothing any more; where this node was itself stopped, two looks passed."""
         while True:
+            begun = self._loop.time()
             await asyncio.sleep(_LOOK_SECONDS)
-            self._num_looks += 1
-            if self._streams and self._num_looks * _LOOK_SECONDS >= MISSED_BEATS * self._beat_seconds > 0:
+            self._silent_seconds += min(self._loop.time() - begun, 2 * _LOOK_SECONDS)
+            if self._streams and self._silent_seconds >= MISSED_BEATS * self._beat_seconds > 0:
                 raise UnavailableError("the gateway was silent", reason=GATEWAY_SILENT)
 
     async def _beat(self) -> None:

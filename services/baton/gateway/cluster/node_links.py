@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from types import TracebackType
@@ -37,11 +36,11 @@ log = logging.getLogger(__name__)
 
 _SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
-_BEAT_SECONDS = 0.2
-"""Longest time between two messages of a call with streams: by them a node knows that the gateway is there."""
-_USUAL_LATE_SECONDS, _MOST_LATE_SECONDS, _LATE_DECAY = 0.1, 1.0, 0.998
-"""By how much a message may be late before nodes wait longer in all, and no more than that; the worst of them is
-forgotten by this share with each message: on a busy machine a gateway is not gone because others had its processor."""
+_BEAT_SECONDS = 0.1
+"""Longest time between two messages of a call with streams, by which a node knows that the gateway is there."""
+_SILENCE_SECONDS = 0.7
+"""After so long without a message nodes take the gateway for gone: a busy machine may hold six back. Its work is free
+within a second: a look of the node, the pass that runs, and 0.1 s until routers hear of it come on top."""
 _LARGE_BYTES, _SLOW_BYTES_PER_SECOND = 1 << 16, 1 << 20
 """A larger message is announced: nothing follows it until it has arrived, by a link of that rate or a quicker one."""
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
@@ -157,7 +156,6 @@ class DecodeCall:
         self._has_heard = self._is_left = False
         self._is_retired = False
         self._is_over = False
-        self._late_seconds = 0.0  # of the latest message, forgotten slowly
 
     @property
     def is_open(self) -> bool:
@@ -273,12 +271,9 @@ class DecodeCall:
         """Send starts and cancellations as they come, those that have gathered together."""
         try:
             while True:
-                due_seconds = self._clock() + _BEAT_SECONDS if self._attempts else math.inf
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BEAT_SECONDS if self._attempts else None):
                         await self._has_news.wait()
-                late_seconds = min(self._clock() - due_seconds, _MOST_LATE_SECONDS)
-                self._late_seconds = max(late_seconds, self._late_seconds * _LATE_DECAY)
                 self._has_news.clear()
                 await self._write_next(call)
                 while self._starts or self._cancelled:
@@ -289,7 +284,7 @@ class DecodeCall:
     async def _write_next(self, call: DecodeStream) -> None:
         request = self._next_request()
         if (num_bytes := request.ByteSize()) > _LARGE_BYTES:
-            await call.write(ServeRequest(beat_interval=self._pause(num_bytes / _SLOW_BYTES_PER_SECOND)))
+            await call.write(ServeRequest(beat_interval=_promise(num_bytes / _SLOW_BYTES_PER_SECOND)))
         await call.write(request)
 
     def _next_request(self) -> ServeRequest:
@@ -299,12 +294,7 @@ class DecodeCall:
         cancelled = [stream_id for stream_id in self._cancelled if stream_id not in unheard]
         num_starts = _num_starts(starts)
         self._starts, self._cancelled = starts[num_starts:], []
-        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=self._pause())
-
-    def _pause(self, sending_seconds: float = 0.0) -> Duration:
-        """Return the time until the next message, as nodes are told: of those that they miss one is late, not each."""
-        late_seconds = max(0.0, self._late_seconds - _USUAL_LATE_SECONDS) / MISSED_BEATS
-        return duration_from_seconds(_BEAT_SECONDS + late_seconds + sending_seconds)
+        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled, beat_interval=_promise())
 
     def _may_be_lost(self, error: Exception) -> bool:
         """Return whether the node's process may have ended, as far as the end of the call tells."""
@@ -328,6 +318,11 @@ class DecodeCall:
                 is_blamed = stream_id == self._alone_stream_id if is_told else None
                 cause = NodeLostError(error, len(attempts), is_blamed=is_blamed)
             attempt.fail(cause)
+
+
+def _promise(sending_seconds: float = 0.0) -> Duration:
+    """Return the beat that nodes are told, of a message that takes so long to send, too."""
+    return duration_from_seconds(_SILENCE_SECONDS / MISSED_BEATS + sending_seconds)
 
 
 def _num_starts(starts: Sequence[StreamStart]) -> int:
