@@ -1,4 +1,4 @@
-"""Placements in flight: what they add to their nodes, and those whose outcome is awaited."""
+"""Placements in flight: what they add to their nodes, and what was placed of late."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ import pytest
 
 from baton.capacity import cost
 from baton.capacity.cost import PromptQueue
-from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad, QueuedPrompt
-from baton.router.in_flight import (
-    AwaitedOutcomes,
-    PlacedRequest,
-    PlacedWork,
-    PlacementLedger,
-    RecentWork,
-)
+from baton.router.in_flight import PlacedWork, PlacementLedger, RecentWork
 from router.samples import DGX, Clock
 
 FREE = NodeLoad(num_free_blocks=100)
@@ -72,6 +65,16 @@ def test_a_prompt_is_queued_once_whoever_names_it() -> None:
     assert queue(ledger, replace(LISTED, queued_prompts=(QueuedPrompt("p", 0, 60),))) == before
     ledger.reported("dgx", FREE, [])
     assert queue(ledger, FREE).total_seconds == 0
+
+
+def test_who_was_computed_before_earlier_prompts_has_overtaken_them() -> None:
+    """Told of each prompt once it is through; who only decodes there overtakes nobody."""
+    ledger = placed(Clock())
+    ledger.add("q", "dgx", PlacedWork(0, 50, 4))
+    ledger.add("r", "dgx", PlacedWork(50, 50, 4))
+
+    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == {"q": True, "r": False}
+    assert ledger.reported("dgx", FREE, []) == {"p": False}
 
 
 def test_a_queue_shrinks_between_reports() -> None:
@@ -130,27 +133,6 @@ def test_a_node_that_left_takes_its_placements_along() -> None:
 
     assert ledger.added_to("mac", FREE) == FREE
     assert ledger.added_to("dgx", FREE).num_waiting == 1
-
-
-PLACED = PlacedRequest(Candidate("mac", ""), 10, 0.01)
-
-
-def test_a_placement_is_taken_once() -> None:
-    """The second outcome of the same name finds nothing."""
-    ledger = AwaitedOutcomes()
-    ledger.add("p", PLACED)
-
-    assert ledger.take("p") is PLACED
-    assert ledger.take("p") is None
-
-
-def test_the_oldest_placement_goes_first() -> None:
-    """The ledger is bounded."""
-    ledger = AwaitedOutcomes(max_entries=2)
-    for placement_id in "abc":
-        ledger.add(placement_id, PLACED)
-
-    assert [ledger.take(placement_id) for placement_id in "abc"] == [None, PLACED, PLACED]
 
 
 def test_one_placement_tells_no_rate() -> None:

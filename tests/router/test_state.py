@@ -9,7 +9,7 @@ import pytest
 
 from baton.capacity import cost
 from baton.capacity.placement import place
-from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, TierRates
+from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, QueuedPrompt, TierRates
 from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype
 from baton.router.cluster.snapshots import RENEWAL_SECONDS
@@ -114,6 +114,45 @@ def test_a_node_whose_memory_is_short_has_one_place() -> None:
 
     assert places == [MAC.max_batch_size, 1, MAC.max_batch_size]
     assert waits == [False, True, False]
+
+
+def test_of_placements_without_an_outcome_the_oldest_are_forgotten() -> None:
+    """What is remembered is bounded; each outcome is taken once."""
+    state = RouterState(Clock(), StateLimits(), max_placements=2)
+    state.register(MAC)
+    state.register(DGX)
+    for name in "abc":
+        choice = place(state.snapshot(MODEL), REQUEST).choice
+        assert choice is not None
+        state.account(name, choice, REQUEST)
+
+    seen = [state.settle(replace(OUTCOME, placement_id=name, num_completion_tokens=2)) for name in "abcc"]
+
+    assert [comparison is not None for comparison in seen] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_a_prompt_that_overtook_others_says_nothing_of_how_long_their_queue_takes(*, has_earlier: bool) -> None:
+    """Requests reach a node in another order than they are placed in; the first outcomes are of who came first."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits())
+    state.register(MAC)
+    dgx = state.register(DGX)
+    names = [f"p{index}" for index in range(8)]
+    for name in names:
+        choice = next(each for each in place(state.snapshot(MODEL), REQUEST).candidates if each.prefill_node_id)
+        state.account(name, choice, REQUEST)
+    waiting = names[:-2] if has_earlier else []
+    queued = tuple(QueuedPrompt(name, 0, REQUEST.num_prompt_tokens) for name in waiting)
+    load = replace(IDLE.load, num_waiting=len(waiting), queued_prompts=queued)
+    clock.seconds += 1.0
+    state.report(dgx, replace(IDLE, load=load, accepted_placement_ids=tuple(names)))
+
+    for name in names[-2:]:
+        state.settle(replace(OUTCOME, placement_id=name, queue_seconds=0.1))
+
+    factor = state.queue_calibration.factor("dgx")
+    assert factor == 1.0 if has_earlier else factor < 0.7
 
 
 def test_slow_prefills_slow_the_profile() -> None:

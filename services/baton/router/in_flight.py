@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -59,17 +58,25 @@ class PlacementLedger:
         """Count a placement on a node."""
         self._entries.setdefault(node_id, {})[placement_id] = _Entry(work, self._clock())
 
-    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> Sequence[str]:
-        """Take a load report: it covers what the node has accepted or lists. Return whose prompts it has no more."""
+    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> Mapping[str, bool]:
+        """Take a load report: it covers what the node has accepted or lists.
+
+        Returns whose prompts it has no more, each with whether it has overtaken a prompt placed earlier.
+        """
         entries = self._entries.get(node_id, {})
         listed = {prompt.placement_id for prompt in load.queued_prompts}
         for placement_id in (*accepted_placement_ids, *listed):
             if placement_id in entries:
                 entries[placement_id].is_reported = True
-        ended = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
-        for placement_id in ended:
+        computed, has_earlier = dict[str, bool](), False
+        for name, entry in entries.items():  # oldest first
+            if entry.is_reported and name not in listed:
+                computed[name] = has_earlier and entry.work.num_prompt_tokens > 0
+            else:
+                has_earlier = has_earlier or entry.work.num_prompt_tokens > 0
+        for placement_id in computed:
             del entries[placement_id]
-        return ended
+        return computed
 
     def settle(self, placement_id: str) -> None:
         """Drop a placement whose outcome is known."""
@@ -270,6 +277,8 @@ class PlacedRequest:
     """Correction that its transfer was estimated with."""
     device_share: float = 1.0
     """By what nodes on the same device were expected to slow its prompt."""
+    has_overtaken: bool = False
+    """Whether its prompt was computed before one that was placed earlier on the same node."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.
@@ -278,21 +287,3 @@ class PlacedRequest:
         """
         num_restored = self.candidate.prefill_restored_tokens
         return num_restored > 0 and num_cached_tokens > self.candidate.prefill_cached_tokens - num_restored
-
-
-class AwaitedOutcomes:
-    """Placements by id, at most `MAX_ENTRIES`, each taken out once."""
-
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._max_entries = max_entries
-        self._placed: OrderedDict[str, PlacedRequest] = OrderedDict()
-
-    def add(self, placement_id: str, placed: PlacedRequest) -> None:
-        """Remember a placement."""
-        self._placed[placement_id] = placed
-        if len(self._placed) > self._max_entries:
-            self._placed.popitem(last=False)
-
-    def take(self, placement_id: str) -> PlacedRequest | None:
-        """Return a placement and forget it; None if it is not known (any more)."""
-        return self._placed.pop(placement_id, None)
