@@ -145,6 +145,31 @@ def test_a_chunk_is_never_so_short_that_reading_the_weights_takes_longer() -> No
     assert free.chunk_tokens < bound.chunk_tokens == 2048
 
 
+@given(st.integers(1, 16), st.integers(1, 48), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.1, 10))
+def test_states_leave_with_the_last_pass(
+    num_passes: int, num_layers: int, compute: float, kv_seconds: float, state_seconds: float
+) -> None:
+    """What is left of the transfer is what sending frame by frame leaves: K and V of each pass, states of the last."""
+    plan = plan_frames(
+        512 * num_passes,
+        num_layers,
+        max_chunk_tokens=512,
+        compute_seconds=compute,
+        send_seconds=kv_seconds + state_seconds,
+        state_seconds=state_seconds,
+        least_pass_seconds=compute / num_passes,  # no shorter chunks
+    )
+
+    num_frames = num_passes * num_layers
+    now = 0.0
+    for frame in range(num_frames):
+        is_last_pass = frame >= num_frames - num_layers
+        sending = kv_seconds / num_frames + (state_seconds / num_layers if is_last_pass else 0.0)
+        now = max(now, (frame + 1) * compute / num_frames) + sending
+    slack = 2 * num_frames * cost.FRAME_OVERHEAD_SECONDS
+    assert plan.exposed_seconds == pytest.approx(now - compute, abs=slack)
+
+
 OWN = WireOption("bfloat16", 1000, 1000)
 INT8 = WireOption("int8", 516, 516, key_loss=0.004, value_loss=0.0002)
 AFFINE8 = WireOption("affine8", 531, 531, key_loss=0.001, value_loss=0.0001)

@@ -208,13 +208,6 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
     return num_requests * prefill_seconds(shape, profile, 0, mean_tokens)
 
 
-def transfer_seconds(num_bytes: float, bytes_per_second: float) -> float:
-    """Return the time to move bytes, 0 or more, over a link; raise ValueError if its rate is not positive."""
-    if bytes_per_second <= 0:
-        raise ValueError(f"bytes_per_second must be positive, got {bytes_per_second}")
-    return num_bytes / bytes_per_second
-
-
 @value_class()
 class PromptQueue:
     """What is left of each prompt of a node, in seconds of its computation; `of` works the sums out."""

@@ -56,6 +56,7 @@ def plan_frames(
     max_chunk_tokens: int,
     compute_seconds: float,
     send_seconds: float,
+    state_seconds: float = 0.0,
     least_pass_seconds: float = 0.0,
     pass_overhead_seconds: float = 0.0,
 ) -> FramePlan:
@@ -72,12 +73,13 @@ def plan_frames(
         max_chunk_tokens: Positions that the node computes in one pass by itself; 0: not known, and left alone.
         compute_seconds: Time of the computation in such passes.
         send_seconds: Time that the link needs for all frames.
+        state_seconds: Part of it for states, which only the last pass brings.
         least_pass_seconds: Time that the shortest pass takes: the weights are read.
         pass_overhead_seconds: Fixed cost of a pass.
     """
     own = min(num_tokens, max_chunk_tokens or num_tokens)
     num_own_passes = math.ceil(num_tokens / own)
-    best = _best_groups(num_own_passes, num_layers, compute_seconds, send_seconds)
+    best = _best_groups(num_own_passes, num_layers, compute_seconds, send_seconds, state_seconds)
     chunk = own if max_chunk_tokens else 0
     while chunk >= 2 * MIN_CHUNK_TOKENS:
         chunk = math.ceil(chunk / 2)
@@ -86,7 +88,7 @@ def plan_frames(
         computing += (num_passes - num_own_passes) * pass_overhead_seconds
         if computing > (1 - LEAST_CHUNK_GAIN) * best.start_seconds:
             break  # too little is left to save
-        plan = _best_groups(num_passes, num_layers, computing, send_seconds)
+        plan = _best_groups(num_passes, num_layers, computing, send_seconds, state_seconds)
         if plan.start_seconds > (1 - LEAST_CHUNK_GAIN) * best.start_seconds:
             break
         best = plan._replace(chunk_tokens=chunk)
@@ -99,20 +101,24 @@ def group_sizes(num_layers: int) -> tuple[int, ...]:
     return tuple(max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length()))
 
 
-def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float) -> FramePlan:
+def _best_groups(
+    num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float, state_seconds: float
+) -> FramePlan:
     """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
-    best_size, best_count, least_exposed = 0, 1, math.inf
+    best_size, best_count, least_exposed, least_tail = 0, 1, math.inf, 0.0
+    if state_seconds:  # layer by layer in the last pass, with its share of the rest
+        send = ((send_seconds - state_seconds) / num_passes + state_seconds) / num_layers
+        least_tail = send + (num_layers - 1) * max(0.0, send - compute_seconds / num_passes / num_layers)
     for size in group_sizes(num_layers):
         num_frames = num_passes * -(-num_layers // size)
         fixed_seconds = num_frames * cost.FRAME_OVERHEAD_SECONDS
         if best_size and send_seconds < fixed_seconds:
             break  # frames that the link takes in less than their fixed cost
         compute, send = compute_seconds / num_frames, (send_seconds + fixed_seconds) / num_frames
-        # `cost.exposed_seconds`, written out: this is tried for every pair that is priced
-        exposed = compute + (num_frames - 1) * (compute if compute > send else send) + send - compute_seconds
+        exposed = send + ((num_frames - 1) * (send - compute) if send > compute else 0.0)
         if exposed < least_exposed:
             best_size, best_count, least_exposed = size, num_frames, exposed
-    return FramePlan(best_size, 0, compute_seconds, least_exposed, best_count)
+    return FramePlan(best_size, 0, compute_seconds, max(least_exposed, least_tail), best_count)
 
 
 AUTO, CACHE = "auto", "cache"
@@ -237,13 +243,13 @@ class WireChoice(NamedTuple):
             value_dtype=self.values.dtype,
             key_bytes=key_bytes,
             value_bytes=value_bytes,
-            key_seconds=cost.transfer_seconds(key_bytes, bytes_per_second),
-            value_seconds=cost.transfer_seconds(value_bytes, bytes_per_second),
+            key_seconds=key_bytes / bytes_per_second,
+            value_seconds=value_bytes / bytes_per_second,
             pack_seconds=num_tokens * self.token_pack_seconds,
             loss=self.loss,
             reason=self.reason.value,
             state_bytes=self.state_bytes,
-            state_seconds=cost.transfer_seconds(self.state_bytes, bytes_per_second),
+            state_seconds=self.state_bytes / bytes_per_second,
         )
 
 

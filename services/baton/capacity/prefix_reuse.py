@@ -129,7 +129,7 @@ def _pull(
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
     shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, (*source.sending, *decoder.receiving))
-    transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second) * shared
+    transfer = num_bytes / link.bytes_per_second * shared
     stream, group = _best_stream(source, end - begin, transfer)
     return Pull(
         node_id=source.node_id,

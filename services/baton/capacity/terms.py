@@ -270,6 +270,7 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         max_chunk_tokens=node.max_step_tokens,
         compute_seconds=window.compute_seconds,
         send_seconds=stream.send_seconds,
+        state_seconds=stream.wire.state_bytes / stream.bytes_per_second,
         least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
