@@ -26,7 +26,7 @@ from bench.results_file import describe_machine, write_results
 
 CASES = {"p512": ("prompt 512", 512), "d1": ("decode 1 32 128", 32), "d8": ("decode 8 16 64", 128)}
 """What children are told (tokens of a prompt; sequences, tokens of each, tokens before them), and tokens of it."""
-_CONFIG = LlamaConfig(
+CONFIG = LlamaConfig(
     vocab_size=49152,
     hidden_size=576,
     intermediate_size=1536,
@@ -59,6 +59,11 @@ class Child:
             if not line and process.poll() is not None:
                 raise RuntimeError(f"{process.args!r} ended with status {process.returncode}")
 
+    @property
+    def process_id(self) -> int:
+        """Return its process's."""
+        return self._process.pid
+
     def seconds(self, order: str) -> float:
         """Return how long an order took."""
         assert self._process.stdin is not None
@@ -76,15 +81,15 @@ def main() -> int:
     options = _parser().parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        program = _compiled(options.folder, Path(folder, "child"))
+        program = compiled(options.folder, Path(folder, "child"))
         for dtype in ("float32", "bfloat16"):
             model, gguf = Path(folder, dtype), Path(folder, f"{dtype}.gguf")
-            _write_models(dtype, model, gguf)
+            write_gguf(write_model(CONFIG, dtype, model), "BF16" if dtype == "bfloat16" else "F32", gguf)
             for num_threads in (1, 2):
                 theirs = [str(program), str(gguf), str(num_threads), str(options.folder / "lib")]
                 own = [sys.executable, "-m", "engine.microbench.llama_cpp.baton", str(model), dtype, str(num_threads)]
                 with ExitStack() as stack:
-                    children = [stack.enter_context(_child(command)) for command in (own, theirs)]
+                    children = [stack.enter_context(child(command)) for command in (own, theirs)]
                     for row in _measured(children, options.rounds):
                         rows.append({"dtype": dtype, "threads": num_threads, **row})
                         print(json.dumps(rows[-1]), flush=True)
@@ -102,7 +107,8 @@ def _measured(children: list[Child], rounds: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _child(command: list[str]) -> Iterator[Child]:
+def child(command: list[str]) -> Iterator[Child]:
+    """Run a command that takes orders as long as the context lasts."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Child(process)
@@ -110,7 +116,8 @@ def _child(command: list[str]) -> Iterator[Child]:
             process.kill()
 
 
-def _compiled(folder: Path, program: Path) -> Path:
+def compiled(folder: Path, program: Path) -> Path:
+    """Compile what computes by llama.cpp; return the program."""
     sources, libraries = folder / "src", sorted((folder / "lib").glob("libllama.v*.so"))
     libraries += [*sorted((folder / "lib").glob("libggml.v*.so")), folder / "lib" / "libggml-base.so"]
     headers = [f"-I{sources / room / 'include'}" for room in (".", "ggml")]
@@ -120,37 +127,43 @@ def _compiled(folder: Path, program: Path) -> Path:
     return program
 
 
-def _write_models(dtype: str, folder: Path, file: Path) -> None:
-    """Write the same random weights as safetensors and as GGUF."""
+def write_model(config: LlamaConfig, dtype: str, folder: Path) -> dict[str, torch.Tensor]:
+    """Write random weights as safetensors; return them in the names of transformers."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(_CONFIG).to(getattr(torch, dtype))
+    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
     model.save_pretrained(folder)
-    tensors, gguf = model.state_dict(), importlib.import_module("gguf")
+    tensors: dict[str, torch.Tensor] = model.state_dict()
+    return tensors
+
+
+def write_gguf(tensors: dict[str, torch.Tensor], quantization: str, file: Path) -> None:
+    """Write weights of CONFIG as GGUF, matrices in a format that GGMLQuantizationType names."""
+    gguf = importlib.import_module("gguf")
     writer = gguf.GGUFWriter(str(file), "llama")
-    writer.add_context_length(_CONFIG.max_position_embeddings)
-    writer.add_embedding_length(_CONFIG.hidden_size)
-    writer.add_block_count(_CONFIG.num_hidden_layers)
-    writer.add_feed_forward_length(_CONFIG.intermediate_size)
-    writer.add_head_count(_CONFIG.num_attention_heads)
-    writer.add_head_count_kv(_CONFIG.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(_CONFIG.rms_norm_eps)
+    writer.add_context_length(CONFIG.max_position_embeddings)
+    writer.add_embedding_length(CONFIG.hidden_size)
+    writer.add_block_count(CONFIG.num_hidden_layers)
+    writer.add_feed_forward_length(CONFIG.intermediate_size)
+    writer.add_head_count(CONFIG.num_attention_heads)
+    writer.add_head_count_kv(CONFIG.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(CONFIG.rms_norm_eps)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([f"t{index}" for index in range(_CONFIG.vocab_size)])
-    writer.add_token_scores([0.0] * _CONFIG.vocab_size)
-    writer.add_token_types([1] * _CONFIG.vocab_size)
+    writer.add_token_list([f"t{index}" for index in range(CONFIG.vocab_size)])
+    writer.add_token_scores([0.0] * CONFIG.vocab_size)
+    writer.add_token_types([1] * CONFIG.vocab_size)
 
     def add(
         name: str, tensor: torch.Tensor, turned: Callable[[torch.Tensor], torch.Tensor] = lambda each: each
     ) -> None:
         values = turned(tensor).float().numpy()
-        kind = gguf.GGMLQuantizationType.BF16 if dtype == "bfloat16" and values.ndim > 1 else None
+        kind = gguf.GGMLQuantizationType[quantization] if quantization != "F32" and values.ndim > 1 else None
         if kind is not None:
             values = gguf.quants.quantize(values, kind)
         writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
 
     add("token_embd", tensors["model.embed_tokens.weight"])
     add("output_norm", tensors["model.norm.weight"])
-    for layer in range(_CONFIG.num_hidden_layers):
+    for layer in range(CONFIG.num_hidden_layers):
         for name, own in _NAMES.items():
             turned = _paired if name in ("attn_q", "attn_k") else lambda each: each
             add(f"blk.{layer}.{name}", tensors[f"model.layers.{layer}.{own}.weight"], turned)
@@ -162,7 +175,7 @@ def _write_models(dtype: str, folder: Path, file: Path) -> None:
 
 def _paired(weight: torch.Tensor) -> torch.Tensor:
     """Return queries or keys as llama.cpp rotates them: neighbours, not halves, are a pair."""
-    head_dim = _CONFIG.hidden_size // _CONFIG.num_attention_heads
+    head_dim = CONFIG.hidden_size // CONFIG.num_attention_heads
     return weight.view(-1, 2, head_dim // 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 

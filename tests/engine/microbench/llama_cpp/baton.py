@@ -1,4 +1,7 @@
-"""Computes what standard input tells, by Baton's engine on torch, and prints the seconds that it took."""
+"""Computes what standard input tells, by Baton's engine on torch, and prints the seconds that it took.
+
+Arguments: folder, dtype, threads and, if wanted, blocks of KV.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from baton.engine.runners.torch import load_torch_runner
 from engine.microbench.host_time import tokens_of
 
 _TIMEOUT_SECONDS = 300.0
+_NUM_BLOCKS = 600
 _TAIL_TOKENS = 8
 """Generated before the clock starts: all sequences decode by then."""
 
@@ -26,12 +30,14 @@ _TAIL_TOKENS = 8
 class Rig:
     """An engine, and when it brought tokens."""
 
-    def __init__(self, folder: Path, dtype: str, num_threads: int) -> None:
+    def __init__(self, folder: Path, dtype: str, num_threads: int, num_blocks: int) -> None:
         self._posts = queue.SimpleQueue[tuple[float, list[Deliverable]]]()
-        runner = load_torch_runner(folder, model_id="model", num_blocks=600, dtype=dtype, num_threads=num_threads)
+        options = {"num_blocks": num_blocks, "dtype": dtype, "num_threads": num_threads}
+        runner = load_torch_runner(folder, model_id="model", **options)
         limits = SchedulerLimits(shares_prompts=False)
         self._engine = Engine(runner, limits, post=lambda each: self._posts.put((time.perf_counter(), each)))
         self._engine.start()
+        self._num_tokens = runner.info.vocabulary_size
         self._random = np.random.default_rng(0)
         self._names = count()
 
@@ -40,7 +46,7 @@ class Rig:
         max_tokens = num_tokens + _TAIL_TOKENS if num_tokens else 1
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=max_tokens)
         for _ in range(num_sequences):
-            prompt = tuple(self._random.integers(3, 49_000, num_before).tolist())
+            prompt = tuple(self._random.integers(3, self._num_tokens, num_before).tolist())
             self._engine.submit(EngineRequest(f"r{next(self._names)}", prompt, params), lambda _event: None)
         started = time.perf_counter()
         times = self._token_times(num_sequences)
@@ -61,8 +67,8 @@ class Rig:
 
 def main() -> None:
     """Serve orders until the input ends."""
-    folder, dtype, num_threads = sys.argv[1:]
-    rig = Rig(Path(folder), dtype, int(num_threads))
+    folder, dtype, num_threads, *num_blocks = sys.argv[1:]
+    rig = Rig(Path(folder), dtype, int(num_threads), int(num_blocks[0]) if num_blocks else _NUM_BLOCKS)
     print("ready", flush=True)
     for line in sys.stdin:
         kind, *numbers = line.split()
