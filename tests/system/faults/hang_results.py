@@ -32,7 +32,7 @@ distance of two by up to 1e-4 with the batch and with what is computed at once. 
 equality alone, by which all that follows such a token is wrong: once 257 tokens of "decode killed, torch", behind two
 that are 9e-7 apart.
 
-A row is the last run of its cell. Twelve rounds of "decode killed, mock" took 0.35 to 0.98 times what was predicted, and
+A row is the last run of its cell. Twelve rounds of "decode killed, mock" took 0.35 to 0.98 times what was predicted;
 fifteen of "gateway stopped, torch" freed their work after 0.07 to 0.83 s (before ec29a0c0: 0.18 to 1.17 s).
 """
 
