@@ -270,10 +270,14 @@ def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[di
 
 
 def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
-    """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
+    """Generate tokens after a prompt of random tokens, on the prefill node where there is one.
+
+    A placement whose call failed goes with the next one: to the router it is work until it ends, or its time is up.
+    """
+    placement = Placement()
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
-            placement = cluster.place(num_prompt_tokens, num_output_tokens)
+            placement = placement if placement.placement_id else cluster.place(num_prompt_tokens, num_output_tokens)
             started = time.perf_counter()
             times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
             break
@@ -281,6 +285,8 @@ def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_o
             is_passing = isinstance(error, NotRemoteError) or error.code() is grpc.StatusCode.UNAVAILABLE
             if attempt == _MAX_ATTEMPTS or not is_passing:
                 raise
+            if isinstance(error, NotRemoteError):
+                placement = Placement()
             print(f"again, {num_prompt_tokens} tokens: {error}", flush=True)
             time.sleep(_RETRY_SECONDS)
     estimate = placement.estimate

@@ -79,6 +79,18 @@ def test_a_router_that_knows_no_node_for_a_while_is_asked_again() -> None:
 
 
 @pytest.mark.usefixtures("_is_hurried")
+def test_a_placement_whose_call_failed_is_used_by_the_next_one() -> None:
+    """A second one would be placed beside a stream that nobody sends; one that has run is used up."""
+    failing = FlakyCluster(num_fallbacks=0, call_errors=[CallError(grpc.StatusCode.UNAVAILABLE)])
+    elsewhere = FlakyCluster(num_fallbacks=1)
+    for cluster in (failing, elsewhere):
+        generate_remotely(cluster, 512, seed=1)  # type: ignore[arg-type]
+
+    assert [each.placement_id for each in failing.generated] == ["1", "1"]
+    assert [each.placement_id for each in elsewhere.generated] == ["1", "2"]
+
+
+@pytest.mark.usefixtures("_is_hurried")
 def test_an_answer_without_tokens_is_no_sample() -> None:
     """It has no time of a last token, and is asked for again."""
     responses = [DecodeServiceGenerateResponse(finished={"summary": {"kv_byte_count": 5}})]
@@ -117,18 +129,28 @@ class CallError(grpc.RpcError):
 class FlakyCluster:
     """A cluster whose first prompts are computed where they should not be, if the router places them at all."""
 
-    def __init__(self, num_fallbacks: int, errors: Sequence[CallError] = ()) -> None:
+    def __init__(
+        self, num_fallbacks: int, errors: Sequence[CallError] = (), call_errors: Sequence[CallError] = ()
+    ) -> None:
         self._num_fallbacks = num_fallbacks
         self._errors = list(errors)
+        self._call_errors = list(call_errors)
+        self.num_placements = 0
+        self.generated: list[Placement] = []
+        """What was to be generated, failed calls included."""
 
     def place(self, _num_prompt_tokens: int, _num_output_tokens: int) -> Placement:
         """Return a placement, after the errors."""
         if self._errors:
             raise self._errors.pop()
-        return Placement(prefill_node_id="far")
+        self.num_placements += 1
+        return Placement(placement_id=str(self.num_placements), prefill_node_id="far")
 
-    def generate(self, *_arguments: object) -> tuple[list[float], PlacementSummary]:
-        """Return tokens' times and a summary."""
+    def generate(self, placement: Placement, *_arguments: object) -> tuple[list[float], PlacementSummary]:
+        """Return tokens' times and a summary, after the errors."""
+        self.generated.append(placement)
+        if self._call_errors:
+            raise self._call_errors.pop()
         self._num_fallbacks -= 1
         if self._num_fallbacks >= 0:
             raise NotRemoteError("slow")
