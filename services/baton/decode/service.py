@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from baton.config.container_limits import usable_memory
 from baton.decode.generation import DecodeGenerator
 from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.kv_stream.receive_budget import ReceiveBudget
@@ -14,6 +13,7 @@ from baton.decode.settings import DecodeSettings
 from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.node import WorkerNode
+from baton.node.sensors.memory import open_judge
 from baton.node.service import NodeService
 from baton.rpc.server import host_port
 from baton.shm.lender import CAN_SEAL, Lender
@@ -26,8 +26,7 @@ def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
     """Return the service on a node; its links to other nodes are up while its `run` runs."""
     metrics = Metrics()
     lent_bytes = node.budgets["shared_memory_bytes"] if CAN_SEAL else 0  # elsewhere segments are files on a disk
-    num_bytes, free_bytes = node.budgets["max_receive_bytes"], lambda: usable_memory().free_bytes
-    budget = ReceiveBudget(num_bytes, settings.max_batch_size, free_bytes)
+    budget = ReceiveBudget(node.budgets["max_receive_bytes"], settings.max_batch_size, open_judge())
     peers = PeerSet(
         settings.probe_bytes,
         lambda link: node.registration.report_link(link),

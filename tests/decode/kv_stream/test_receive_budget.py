@@ -149,16 +149,16 @@ def test_where_any_number_of_positions_is_wanted_as_many_are_as_fit_into_a_frame
 
 def test_a_node_whose_engine_stands_still_leaves_the_machine_its_last_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own budget may be larger: nodes beside it, and others, have used what it was made of."""
-    frame_bytes, memory = 64 << 10, 100 << 20
+    frame_bytes = 64 << 10
     monkeypatch.setattr("baton.decode.kv_stream.receive_budget._LOOK_SECONDS", 0.0)
 
     async def run() -> None:
-        left = [memory]
-        budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, lambda: left[0])
+        is_short = [False]
+        budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, lambda: is_short[0])
         budget.frame_bytes = frame_bytes
         for _ in range(8):
             assert not await budget.take(frame_bytes)
-        left[0] = memory // 10 - 1
+        is_short[0] = True
         late = asyncio.create_task(budget.take(frame_bytes))
         await turns()
         assert not late.done()
@@ -177,15 +177,14 @@ def test_a_held_engine_stops_the_streams_where_memory_is_short(transport: str) -
 
     async def client(pair: Pair) -> None:
         goes_on, runner = threading.Event(), pair.decode.runner
-        write_kv, left, looked = runner.write_kv, [1 << 30], asyncio.Event()
+        write_kv, looked = runner.write_kv, asyncio.Event()
 
-        def free_bytes() -> int:
+        def judge() -> bool:
             looked.set()
-            return left[0]
+            return True
 
-        budget = pair.generator.budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, free_bytes)
-        budget.frame_bytes, left[0] = LAYOUT.num_token_bytes() * 4, 0
-        looked.clear()
+        budget = pair.generator.budget = ReceiveBudget(receive_bytes_for(64, 16 << 20), 64, judge)
+        budget.frame_bytes = LAYOUT.num_token_bytes() * 4
 
         def held(*arguments: Any) -> None:
             assert goes_on.wait(60)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
-from baton.config.memory_budget import RESERVED_SHARE
 from baton.engine.request import EXPORT_TOKENS
 from baton.kv.kv_format import KvLayout
 
@@ -47,12 +45,12 @@ class ReceiveBudget:
 
     Invariant: frames with credit have `max_bytes` together at most, or one alone has more: it could never land
     otherwise. Streams get credit in the order in which they ask, so none is passed over for ever. There are
-    `num_bytes`, 1 or more, for all that arrives. `free_bytes` is what memory is left: other nodes of a machine have
-    budgets of the same memory. Once a tenth is left of what there was, frames above four have no credit.
+    `num_bytes`, 1 or more, for all that arrives. `judge` tells whether the machine's memory is short, of which other
+    nodes have budgets too: frames above four have no credit then.
     """
 
-    def __init__(self, num_bytes: int, num_streams: int, free_bytes: Callable[[], int] = lambda: sys.maxsize) -> None:
-        self._free_bytes, self._reserved_bytes = free_bytes, int(RESERVED_SHARE * free_bytes())
+    def __init__(self, num_bytes: int, num_streams: int, judge: Callable[[], bool] = lambda: False) -> None:
+        self._judge = judge
         self._looked_at, self._is_short = 0.0, False
         self.idle_bytes = num_bytes // _IDLE_PARTS
         """Memory that may be kept for frames to come."""
@@ -109,10 +107,9 @@ class ReceiveBudget:
     def _is_memory_short(self) -> bool:
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
-            was_short, free_bytes = self._is_short, self._free_bytes()
-            self._looked_at, self._is_short = now, free_bytes < self._reserved_bytes
+            was_short, self._looked_at, self._is_short = self._is_short, now, self._judge()
             if self._is_short and not was_short:
-                log.warning("receiving_slowly cause='memory is short' free_bytes=%d", free_bytes)
+                log.warning("receiving_slowly cause='memory is short'")
         return self._is_short
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Main memory of the machine, and on a Mac, where a GPU has the same memory, whether the system is short of it.
+"""Main memory of the machine, and whether the system is short of it: on a Mac, where a GPU has the same, by its word.
 
 Source: the kernel's own verdict, which Activity Monitor shows in green, yellow and red: 1, 2 or 4 in
 kern.memorystatus_vm_pressure_level, read without a privilege (xnu, bsd/kern/kern_memorystatus_notify.c). Numbers of
@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
+from baton.config.container_limits import usable_memory
+from baton.config.memory_budget import RESERVED_SHARE
 from baton.internal.v1.node_pb2 import SystemSample
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ _CRITICAL = 4
 _READ_SECONDS = 1.0
 
 ReadPressure = Callable[[], bool]
-"""Returns whether memory is short; raises OSError if the system does not say."""
+"""Returns whether memory is short."""
 
 
 def read_memory(sample: SystemSample) -> None:
@@ -37,7 +39,7 @@ def read_memory(sample: SystemSample) -> None:
 
 
 def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
-    """Return what reads the kernel's verdict; None on systems without one."""
+    """Return what reads the kernel's verdict, which is not "short" where it fails; None on systems without one."""
     if platform != "darwin":
         return None
     system_control = ctypes.CDLL(None, use_errno=True).sysctlbyname
@@ -46,27 +48,29 @@ def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
         level = ctypes.c_int(0)
         size = ctypes.c_size_t(ctypes.sizeof(level))
         if system_control(_LEVEL_NAME, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0)):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), _LEVEL_NAME.decode())
+            log.warning("memory_pressure_unknown cause=%r", os.strerror(ctypes.get_errno()))
         return level.value >= _CRITICAL
 
     return read
 
 
+def open_judge(platform: str = sys.platform) -> ReadPressure:
+    """Return the kernel's verdict, or where it has none, whether less than a tenth is left of what is free now."""
+    reserved_bytes = int(RESERVED_SHARE * usable_memory().free_bytes)
+    return open_pressure(platform) or (lambda: usable_memory().free_bytes < reserved_bytes)
+
+
 async def watch_pressure(
     read: ReadPressure | None, tell: Callable[[bool], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """Tell of every change, and again and again while memory is short, until the system does not say any more.
+    """Tell of every change, and again and again while memory is short.
 
     What is given back once is soon kept again by who goes on computing: so it is asked for every second. `tell` is
     called with whether memory is short; at first it is not, and nobody is told.
     """
     is_short = False
     while read is not None:
-        try:
-            found = read()
-        except OSError as error:
-            log.warning("memory_pressure_unknown cause=%r", str(error))
-            found, read = False, None
+        found = read()
         if found != is_short:
             log.warning("memory_pressure is_short=%s", found)
         if found or is_short:
