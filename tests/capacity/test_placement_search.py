@@ -10,7 +10,7 @@ import pytest
 
 from baton.capacity.cost import NodeProfile
 from baton.capacity.placement import Decision, PrefillPolicy, place
-from baton.capacity.search import pricing
+from baton.capacity.search import remote_order
 from baton.capacity.search.placement_search import NUM_ALTERNATIVES, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
 from capacity.microbench.loaded_router import LoadedRouter, random_load, random_profile
@@ -95,8 +95,8 @@ def test_it_decides_as_the_reference_while_nodes_report_and_outcomes_come(seed: 
 def test_it_prices_few_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 900 pairs of unlike, busy nodes it looks closely at fewer than one in ten."""
     priced = []
-    stream_terms = pricing.stream_terms
-    monkeypatch.setattr(pricing, "stream_terms", lambda *terms: priced.append(terms) or stream_terms(*terms))
+    stream_terms = remote_order.stream_terms
+    monkeypatch.setattr(remote_order, "stream_terms", lambda *terms: priced.append(terms) or stream_terms(*terms))
     for num_tokens in (100, 1000, 8000):
         PlacementSearch().place(_large_cluster(30), PlacementRequest(num_tokens, 200))
 

@@ -173,6 +173,8 @@ def seconds_beside_prompts(
     prompt fills. `prompt_share`: part of the time that later prompts take, 0 to 1; what is above counts as 1.
     `left_seconds`: what earlier prompts still take when decoding begins.
     """
+    if not (prompt_share or left_seconds):
+        return num_steps * step_seconds
     whole = max(pass_seconds, step_seconds)
     share = min(1.0, prompt_share)
     beside = 1 / ((1 - share) / step_seconds + share / whole)

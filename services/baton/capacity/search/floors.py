@@ -13,9 +13,9 @@ from typing import NamedTuple
 from baton.capacity import cost
 from baton.capacity.cost import SHORT_SHARE
 from baton.capacity.snapshot import DEFAULT_OUTPUT_TOKENS, NodeSnapshot, neighbours
-from baton.capacity.terms import later_seconds, pass_seconds, seconds_beside_prompts
+from baton.capacity.terms import later_seconds, pass_seconds
 
-LEAST_OUTPUT_SHARE = 0.7
+LEAST_OUTPUT_SHARE = 0.95
 """A request with less than this part of the mean output is not told how many others it meets at least."""
 SLACK = 1 - 1e-9
 """Floors are multiplied by this: their sums are rounded otherwise than the terms' own."""
@@ -93,11 +93,7 @@ class ComputeFloor(NamedTuple):
 
 
 class DecodeFloor(NamedTuple):
-    """Coefficients of what decoding on a node costs.
-
-    A step of b requests with contexts of x positions together takes
-    max(read + read_token * x, b * math + math_token * x) + overhead.
-    """
+    """Coefficients of what decoding on a node costs."""
 
     compute: ComputeFloor
     """Of the same node, for a prompt that it computes itself."""
@@ -121,18 +117,13 @@ class DecodeFloor(NamedTuple):
     """Requests that one decodes with at least."""
     least_step_seconds: float
     """Reading the weights and the KV of these, and what any step takes besides."""
-    overhead_seconds: float
-    """What any step takes besides."""
-    num_present: int
-    """Requests that are in the batch, or will be."""
-    missing_slots: float
-    """Share of the batch that must end before a further request begins."""
+    num_like_own: float
+    """Requests whose context counts as that of the further one: itself, and these where nothing is known of theirs."""
 
     @classmethod
     def of(cls, node: NodeSnapshot, mean_output: float | None = None) -> DecodeFloor:
         """Return the coefficients of a node."""
         load, shape, profile = node.load, node.shape, node.profile
-        num_on_node = load.num_running + load.num_waiting
         num_present = min(load.num_generating, node.max_batch_size - 1)
         least_output = LEAST_OUTPUT_SHARE * (DEFAULT_OUTPUT_TOKENS if mean_output is None else mean_output)
         met_context = load.mean_context_tokens * num_present / (num_present + 1)
@@ -153,40 +144,5 @@ class DecodeFloor(NamedTuple):
             least_output,
             others,
             idle_step_seconds + read_token_seconds * others * load.mean_context_tokens,
-            profile.step_overhead_seconds,
-            num_present,
-            max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
+            1.0 if load.mean_context_tokens else 1.0 + others,
         )
-
-    def seconds(self, num_tokens: int, num_cached: int, expected: float, now_seconds: float) -> tuple[float, float]:
-        """Return the wait for room, and the time of decoding with what it imposes on others, at least."""
-        compute, _, _, read_token, arithmetic, math_token, whole, idle_step, _, _, _, overhead, num_present, slots = (
-            self
-        )
-        node = compute.node
-        load = node.load
-        own = num_tokens + expected / 2
-        mean = load.mean_context_tokens or own
-
-        def step_seconds(others: float, context: float) -> float:
-            by_reading, by_math = (
-                idle_step + read_token * context,
-                overhead + others * arithmetic + math_token * context,
-            )
-            return by_reading if by_reading > by_math else by_math
-
-        others = neighbours(node, expected * step_seconds(num_present + 1, num_present * mean + own))
-        step = step_seconds(others + 1, others * mean + own)
-        decode = expected * step
-        room = decode * slots
-        num_missing = num_tokens + expected - num_cached - load.num_free_blocks * node.block_tokens
-        if num_missing > 0:
-            num_held = max(1, node.num_blocks - load.num_free_blocks) * node.block_tokens
-            room = max(room, decode * num_missing / num_held)
-        left = max(0.0, node.queue.total_seconds - (now_seconds - node.at_seconds) - node.arrival_seconds)
-        if left or node.prompt_share:
-            share = node.prompt_share
-            decode = seconds_beside_prompts(expected, step, whole, prompt_share=share, left_seconds=left)
-        if others:
-            decode += others * max(0.0, step - step_seconds(others, others * mean)) * expected
-        return room, decode

@@ -13,18 +13,14 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, groupby, islice
-from operator import itemgetter
-from typing import TypeAlias
 
-from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
-from baton.capacity.kv_transfer import AUTO, MIN_CHUNK_TOKENS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, latest_tie, place
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
 from baton.capacity.search.pricing import Best, Limit, Offer, Pricing
+from baton.capacity.search.remote_order import RemoteOrder
 from baton.capacity.search.request_floors import LOCAL, NODE, PULL, REMOTE, Entry, PrefillerFloor, RequestFloors
 from baton.capacity.snapshot import (
     ClusterSnapshot,
-    Link,
     NodeSnapshot,
     PlacementRequest,
     expected_output_tokens,
@@ -102,10 +98,6 @@ class PlacementSearch:
                 self._prefillers[self._prefiller_at[index]] = ComputeFloor.of(node)
 
 
-_Pair: TypeAlias = tuple[float, str, ComputeFloor, Link]
-"""Floor of a decode node's remote candidate, prefill node, link."""
-
-
 class _Search:
     """One search. Visits decode nodes by the floor of each kind of candidate, and their prefill nodes by theirs."""
 
@@ -119,16 +111,14 @@ class _Search:
     ) -> None:
         self._snapshot, self._request = snapshot, request
         self._decoders, self._prefillers = decoders, prefillers
-        self._floors = RequestFloors(snapshot, request, policy, decoders, prefillers)
+        self._floors = RequestFloors(snapshot, request, decoders, prefillers)
         self._entries = self._floors.rough()
         self._num_feasible = len(self._entries)
         heapq.heapify(self._entries)
         self._reached: list[Entry] = []
-        self._closers: dict[int, Sequence[Entry]] = {}
-        self._num_seen = 0
+        self._closers: dict[int, list[Entry]] = {}
         self._pricing = Pricing(snapshot, request, policy)
-        wire = snapshot.wire_policy
-        self._is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
+        self._orders: dict[tuple[str, int], RemoteOrder] = {}
 
     def decide(self, num_best: int, num_pairs: int) -> Decision:
         """Return the choice, the best others, its alternatives, and some infeasible candidates, of so many in all."""
@@ -144,7 +134,7 @@ class _Search:
         others = dict(best.kept)
         if choice.prefill:
             alternatives = Best(1 + NUM_ALTERNATIVES)
-            self._price_remotes(choice.decode, self._floors.prefillers, alternatives)
+            self._order(choice.decode, self._floors.prefillers).offer_to(alternatives)
             others |= dict(alternatives.kept)
         others.pop(rank, None)
         ordered = [(rank, choice), *((other, others[other]) for other in sorted(others))]
@@ -175,23 +165,19 @@ class _Search:
 
     def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
-        within = Best(0, limit)
         for _, group in groupby(decoders, key=lambda node: node.last_used):
-            equals = list(group)
-            if len(equals) == 1:
-                decode = self._pricing.decode(equals[0])
-                pairs = self._pairs(decode, self._floors.prefillers, within)
-                by_use_and_id = sorted(pairs, key=lambda pair: (pair[2].node.last_used, pair[1]))
-                yield from self._within(decode, by_use_and_id, limit)
-                continue
-            by_use = dict[int, list[PrefillerFloor]]()
-            for prefiller in self._floors.prefillers:
-                by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
-            for last_used in sorted(by_use):
+            equals, groups = list(group), [self._floors.prefillers]
+            if len(equals) > 1:  # of all pairs of these those of one prefill node's use after the other
+                by_use = dict[int, list[PrefillerFloor]]()
+                for prefiller in self._floors.prefillers:
+                    by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
+                groups = [by_use[last_used] for last_used in sorted(by_use)]
+            for prefillers in groups:
                 for node in equals:
-                    decode = self._pricing.decode(node)
-                    pairs = self._pairs(decode, by_use[last_used], within)
-                    yield from self._within(decode, sorted(pairs, key=itemgetter(1)), limit)
+                    order = self._order(self._pricing.decode(node), self._floors.prefillers)
+                    pairs = order.within(prefillers, limit)
+                    pairs.sort(key=lambda pair: (pair[2].node.last_used, pair[1]))
+                    yield from order.priced(pairs, limit)
 
     def _infeasible(self, chosen: NodeSnapshot) -> Iterator[Candidate]:
         """Return why some nodes cannot run the request, as the candidates that they would be part of."""
@@ -218,10 +204,23 @@ class _Search:
                 yield Candidate(node.node_id, "", infeasible_reason=reason)
 
     def _closer(self, index: int) -> Sequence[Entry]:
-        """Return the floors of each kind of a decode node's candidates, worked out once."""
+        """Return the total of a decode node's local candidate, and floors of those of other kinds."""
         closer = self._closers.get(index)
         if closer is None:
-            closer = self._closers[index] = list(self._floors.closer(index))
+            floors, compute = self._floors, self._decoders[index].compute
+            decode = self._pricing.decode(compute.node)
+            (is_back, total, *_), _ = self._pricing.local(decode)
+            closer = self._closers[index] = [(is_back, total, LOCAL, index)]
+            if floors.pullable > decode.match.device_tokens:
+                own = compute.seconds(floors.pullable, self._request.num_prompt_tokens)
+                queue, imposed = compute.waits(own, self._request.num_prompt_tokens, self._snapshot.now_seconds)
+                start = max(queue, decode.room_seconds) + own
+                seconds = decode.total_seconds(start, decode.slowdown_seconds + imposed) * SLACK
+                closer.append((is_back, seconds, PULL, index))
+            if floors.prefillers:
+                start = decode.match.restore.seconds + floors.least_start + decode.join_seconds
+                seconds = decode.total_seconds(max(start, decode.room_seconds), decode.slowdown_seconds) * SLACK
+                closer.append((self._pricing.are_remotes_back, seconds, REMOTE, index))
         return closer
 
     def _visit(self, entry: Entry, best: Best) -> None:
@@ -235,77 +234,18 @@ class _Search:
         decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
             prefillers = self._floors.prefillers
-            self._price_remotes(decode, prefillers if self._num_seen < MAX_PAIRS else prefillers[:FIRST_PAIRS], best)
+            num_drawn = sum(order.num_drawn for order in self._orders.values())
+            self._order(decode, prefillers if num_drawn < MAX_PAIRS else prefillers[:FIRST_PAIRS]).offer_to(best)
         elif kind == LOCAL:
             best.offer(self._pricing.local(decode))
-        elif (self._floors.are_locals_back, self._pricing.pull_floor(decode) * SLACK) <= best.limit:
-            offer = self._pricing.pulling(decode)
-            if offer is not None:
-                best.offer(offer)
+        elif (offer := self._pricing.pulling(decode)) is not None:
+            best.offer(offer)
 
-    def _price_remotes(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], best: Best) -> None:
-        """Price prefill nodes of a decode node, as far as they can be among the best."""
-        is_back, decode_id = self._floors.are_remotes_back, decode.node.node_id
-        for seconds, prefill_id, compute, link in self._pairs(decode, prefillers, best):
-            if best.excludes((is_back, seconds, True, False, decode_id, prefill_id)):
-                break
-            offer = self._pricing.remote(decode, compute.node, link, best.limit)
-            if offer is not None:
-                best.offer(offer)
-
-    def _pairs(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], best: Best) -> Iterator[_Pair]:
-        """Give the prefill nodes that may be among the best, least first: floor of the pair, node, and link.
-
-        Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
-        Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
-        """
-        node, request, is_back = decode.node, self._request, self._floors.are_remotes_back
-        link_of, default_link = self._snapshot.links.get, self._snapshot.default_link
-        decode_id, token_bytes, restore = node.node_id, node.shape.kv_bytes_per_token, decode.match.restore.seconds
-        after = decode.total_seconds(decode.join_seconds, decode.slowdown_seconds)
-        with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
-        num_tokens = request.num_prompt_tokens
-        num_sent = num_tokens - decode.match.num_tokens
-        landing_rate = node.load.landing_bytes_per_second
-        landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
-        landed = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
-        pairs: list[_Pair] = []
-        for ready, queue, stall, _, compute in prefillers:  # `max` and look-ups cost more here than all else
-            least = (restore + ready + after) * SLACK
-            if with_room > least:
-                least = with_room
-            while pairs and pairs[0][0] < least:
-                yield heapq.heappop(pairs)
-            if (is_back, least) > best.limit:
-                break
-            self._num_seen += 1
-            prefiller = compute.node
-            prefill_id = prefiller.node_id
-            link = link_of((prefill_id, decode_id), default_link)
-            if link.mismatch or prefill_id == decode_id:
-                continue
-            sent = landing
-            if self._is_lossless:
-                wire_bytes = link.wires[0].key_bytes + link.wires[0].value_bytes if link.wires else token_bytes
-                on_link = num_sent * wire_bytes / link.bytes_per_second
-                if on_link > sent:
-                    sent = on_link
-            own = ready - stall - queue
-            num_frames = sent / FRAME_OVERHEAD_SECONDS
-            num_passes = num_tokens / min(MIN_CHUNK_TOKENS, prefiller.max_step_tokens or num_tokens)
-            num_frames = 1 + (num_frames if num_frames > num_passes else num_passes)
-            arrived = restore + queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
-            if landed > arrived:
-                arrived = landed
-            seconds = (arrived + link.round_trip_seconds + FRAME_OVERHEAD_SECONDS + after + stall) * SLACK
-            if with_room > seconds:
-                seconds = with_room
-            if (is_back, seconds) <= best.limit:
-                heapq.heappush(pairs, (seconds, prefill_id, compute, link))
-        while pairs:
-            yield heapq.heappop(pairs)
-
-    def _within(self, decode: DecodeTerms, pairs: Iterable[_Pair], limit: Limit) -> Iterator[Offer]:
-        """Give those of a decode node's remote candidates that may be within a limit."""
-        offers = (self._pricing.remote(decode, compute.node, link, limit) for _, _, compute, link in pairs)
-        return (offer for offer in offers if offer is not None)
+    def _order(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor]) -> RemoteOrder:
+        """Return the remote candidates of a decode node with the first of all prefill nodes, in their order."""
+        key = (decode.node.node_id, len(prefillers))
+        order = self._orders.get(key)
+        if order is None:
+            order = RemoteOrder(self._snapshot, self._request, self._pricing, decode, prefillers)
+            self._orders[key] = order
+        return order

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
-from baton.capacity.placement import PrefillPolicy
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
 from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest, expected_output_tokens
 from baton.capacity.terms import seconds_beside_prompts
@@ -31,24 +30,21 @@ class RequestFloors:
         self,
         snapshot: ClusterSnapshot,
         request: PlacementRequest,
-        policy: PrefillPolicy,
         decoders: Sequence[DecodeFloor],
         prefillers: Sequence[ComputeFloor],
     ) -> None:
         self._snapshot, self._request = snapshot, request
         self._decoders = decoders
         self._cached_ids = request.cached_tokens.keys() | request.lower_tokens.keys()
-        self._pullable = 0
+        self.pullable = 0
+        """Positions of the prompt that anybody could take from elsewhere, at most."""
         if snapshot.holder_ids and not request.needs_local_prefill:
             most = max(map(request.pullable_from, snapshot.holder_ids))
-            self._pullable = min(most, request.num_prompt_tokens - 1)
-        self.are_locals_back = policy == "remote"
-        """Whether candidates without a prefill node come after the others."""
-        self.are_remotes_back = policy == "local"
-        """Whether candidates with one do."""
+            self.pullable = min(most, request.num_prompt_tokens - 1)
         self.prefillers = [] if request.needs_local_prefill else self._sorted(prefillers)
         """Prefill nodes that can take the prompt, least floor first."""
-        self._least_start = self.prefillers[0][0] if self.prefillers else math.inf
+        self.least_start = self.prefillers[0][0] if self.prefillers else math.inf
+        """The least of their floors, seconds."""
 
     def most_cached(self, node: NodeSnapshot) -> int:
         """Return the positions that a node need not compute at most, with all that it could bring back."""
@@ -59,14 +55,14 @@ class RequestFloors:
 
     def rough(self) -> list[Entry]:
         """Return a floor of every decode node that can take the request, as if it had room and computed nothing."""
-        request, cached_ids, least_start = self._request, self._cached_ids, self._least_start
-        num_tokens, excluded, pullable = request.num_prompt_tokens, request.excluded_node_ids, self._pullable
+        request, cached_ids, least_start = self._request, self._cached_ids, self.least_start
+        num_tokens, excluded, pullable = request.num_prompt_tokens, request.excluded_node_ids, self.pullable
         mean_output = self._snapshot.expected_output_tokens
         entries: list[Entry] = []
         last_context, expected, total_tokens, own = 0, 0.0, 0, 0.0
         for index, floor in enumerate(self._decoders):
             compute, context, held, read_token, by_math, math_token = floor[:6]
-            whole, idle, least_output, others, met_step = floor[6:11]
+            whole, idle, least_output, others, met_step, num_like_own = floor[6:]
             if num_tokens >= context:
                 continue
             node = compute[0]
@@ -82,7 +78,7 @@ class RequestFloors:
             if least_start < start:
                 start = least_start
             met = others if expected >= least_output else 0.0
-            step = (met_step if met else idle) + read_token * own
+            step = met_step + read_token * own * num_like_own if met else idle + read_token * own
             decode = expected * step
             share = node.prompt_share
             if share:
@@ -92,26 +88,6 @@ class RequestFloors:
                 decode += met * (longer if longer < arithmetic else arithmetic) * expected
             entries.append((False, (start + decode) * SLACK, NODE, index))
         return entries
-
-    def closer(self, index: int) -> Iterator[Entry]:
-        """Give the floors of each kind of candidate of a decode node."""
-        request, now_seconds, floor = self._request, self._snapshot.now_seconds, self._decoders[index]
-        compute, num_tokens = floor.compute, request.num_prompt_tokens
-        node = compute.node
-        cached = request.cached_on(node) if node.node_id in self._cached_ids else 0
-        expected = expected_output_tokens(request, node, self._snapshot.expected_output_tokens)
-        room, decode = floor.seconds(num_tokens, cached, expected, now_seconds)
-
-        def local(num_cached: int) -> float:
-            own = compute.seconds(num_cached, num_tokens)
-            queue, imposed = compute.waits(own, num_tokens, now_seconds)
-            return ((queue if queue > room else room) + own + imposed + decode) * SLACK
-
-        yield self.are_locals_back, local(self.most_cached(node)), LOCAL, index
-        if self._pullable > cached:
-            yield self.are_locals_back, local(self._pullable), PULL, index
-        if self.prefillers:
-            yield self.are_remotes_back, (max(room, self._least_start) + decode) * SLACK, REMOTE, index
 
     def _sorted(self, prefillers: Sequence[ComputeFloor]) -> list[PrefillerFloor]:
         request, now_seconds, cached_ids = self._request, self._snapshot.now_seconds, self._cached_ids

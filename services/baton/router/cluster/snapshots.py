@@ -49,7 +49,7 @@ class NodeSnapshots:
     """Snapshots of nodes.
 
     A snapshot is kept for at most `RENEWAL_SECONDS`, because corrections fade, and until `changed` is called of its
-    node. Of what is kept only queue and streams are of a moment: `current` tells them as they are now.
+    node. Of what is kept only the queue is of a moment, and streams are left out: `current` tells both as they are now.
     """
 
     def __init__(self, clock: Callable[[], float], nodes: NodeTable, known: NodeKnowledge) -> None:
@@ -77,8 +77,8 @@ class NodeSnapshots:
 
     def current(self, kept: NodeSnapshot) -> NodeSnapshot:
         """Return a node with its queue and its streams of this moment, as exactly as streams are followed."""
-        now = self._clock()
-        if now - kept.at_seconds < MOVE_SECONDS or not (kept.queue.seconds or kept.sending or kept.receiving):
+        now, has_streams = self._clock(), self._known.streams.has_any(kept.node_id)
+        if not has_streams and (now - kept.at_seconds < MOVE_SECONDS or not kept.queue.seconds):
             return kept
         node = self._nodes.get(kept.node_id)
         if node is None:
@@ -89,7 +89,7 @@ class NodeSnapshots:
         values[_AT] = now
         if kept.queue.seconds:
             values[_QUEUE] = _queue_of(node.queued_work, now)
-        if kept.sending or kept.receiving:
+        if has_streams:
             values[_SENDING], values[_RECEIVING] = self._known.streams.of_node(kept.node_id)
         current = NodeSnapshot(*values)
         if kept is node.snapshot:
@@ -138,7 +138,6 @@ class NodeSnapshots:
         node_id, profile = description.node_id, self._profile(node)
         recent = known.recent.get(node_id)
         rates = recent.rates() if recent else NO_RATES
-        sending, receiving = known.streams.of_node(node_id)
         node.queued_work = self._queued_work(node, profile)
         node.snapshot = NodeSnapshot(
             node_id=node_id,
@@ -160,8 +159,6 @@ class NodeSnapshots:
             arrival_seconds=rates.arrival_seconds,
             prompts_per_second=rates.prompts_per_second,
             prompt_share=rates.prompt_share,
-            sending=sending,
-            receiving=receiving,
             send_bytes_per_second=self._nodes.send_bytes_per_second(node_id),
             receive_bytes_per_second=node.receive_bytes_per_second,
             spread=TermSpread(

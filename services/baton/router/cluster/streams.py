@@ -108,6 +108,10 @@ class StreamsInFlight:
             self.end(placement_id)
         self._of_node.pop(node_id, None)
 
+    def has_any(self, node_id: str) -> bool:
+        """Return whether a node sends or receives."""
+        return bool(self._of_node.get(node_id))
+
     def of_node(self, node_id: str) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
         """Return what a node sends and what it receives, as far as it is still to be sent."""
         self._move()
