@@ -90,7 +90,10 @@ def _memory(packed: Path, tiny: Path) -> dict[str, float]:
     Pages of the file that the process has mapped are apart: any of them may go, and one copy does for all processes.
     """
     own, mapped = [], []
-    for folder in (packed, packed, tiny):  # the first may compile kernels, which takes memory; later ones find them
+    for folder in (
+        packed,
+        tiny,
+    ) * 2:  # the first of each may compile kernels, which takes memory; the second finds them
         command = [part.format(threads=1) for part in _baton(folder, "bfloat16")]
         with child([*command, str(_NUM_BLOCKS)]) as engine:
             engine.seconds("decode 1 4 8")
@@ -98,8 +101,8 @@ def _memory(packed: Path, tiny: Path) -> dict[str, float]:
         own.append((pages[1] - pages[2]) * os.sysconf("SC_PAGE_SIZE"))
         mapped.append(pages[2] * os.sysconf("SC_PAGE_SIZE"))
     file_bytes = sum(file.stat().st_size for file in packed.glob("*.safetensors"))
-    grown, ratio = own[1] - own[2], round((own[1] - own[2]) / file_bytes, 3)
-    return {"file_bytes": file_bytes, "own_bytes": grown, "mapped_bytes": mapped[1] - mapped[2], "ratio": ratio}
+    grown, ratio = own[2] - own[3], round((own[2] - own[3]) / file_bytes, 3)
+    return {"file_bytes": file_bytes, "own_bytes": grown, "mapped_bytes": mapped[2] - mapped[3], "ratio": ratio}
 
 
 def _baton(folder: Path, dtype: str) -> list[str]:

@@ -70,6 +70,20 @@ def test_products_are_those_of_the_weights_unpacked(
         assert num_rows == 0 or float((result.double() - expected).abs().max() / expected.abs().max()) < max_error
 
 
+@pytest.mark.parametrize("num_outputs", [64, 96, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_are_unpacked_where_onednn_reads_them(dtype: torch.dtype, num_outputs: int, tmp_path: Path) -> None:
+    """Into panels of whatever width it has here, by a team of threads; the last panel may have outputs of nobody."""
+    weight = packed_weight(tmp_path, 4, 64, torch.bfloat16, num_outputs=num_outputs)
+    linear = AffineLinear(torch.empty(weight.shape, dtype=dtype), None, joined([weight]), 3, dtype)
+    rows = torch.randn(40, NUM_INPUTS).to(dtype)
+    expected = rows @ torch.from_numpy(weight.read(ALL)).to(dtype).T
+
+    result = linear(rows)
+
+    torch.testing.assert_close(result, expected, rtol=0.02, atol=float(expected.abs().max()) * 1e-2)
+
+
 def test_projections_of_several_kinds_lie_side_by_side(tmp_path: Path) -> None:
     """Those of 4 bits in one array, those of 8 in another, and one that is not packed."""
     weights = [

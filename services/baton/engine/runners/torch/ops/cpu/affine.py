@@ -7,7 +7,7 @@ and 3.9 in 8, where reading them in bfloat16 takes 7; unpacking them takes 11, o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from baton.engine.runners.torch.ops.pool import Array
 
 MAX_ROWS = 16
 """Rows up to which packed weights are multiplied as they are: at 16 rows sooner than by unpacking first."""
-_PART_ELEMENTS = 1 << 20
-"""Weights that are unpacked at a time: 4 MiB in float32, which stay in a cache until they are multiplied."""
+_PART_BYTES = 4 << 20
+"""Weights that are unpacked at a time, in their size unpacked: they stay in a cache until they are multiplied."""
 _BITS = (4, 8)
 _SCALES = ("BF16", "F16")
 
@@ -85,7 +85,10 @@ class AffineLinear(CpuLinear):
         num_threads: int,
         product_dtype: torch.dtype,
     ) -> None:
-        self._blocks = blocks
+        from baton.engine.runners.torch.ops.cpu.numba_kernels.affine import unpack_affine
+        from baton.engine.runners.torch.ops.cpu.numba_kernels.team import team_of
+
+        self._blocks, self._unpack = blocks, partial(unpack_affine, team_of(num_threads))
         self._num_inputs, self._product_dtype = like.shape[1], product_dtype
         super().__init__(like, bias, max_streamed_rows=MAX_ROWS, num_threads=num_threads)
 
@@ -94,16 +97,28 @@ class AffineLinear(CpuLinear):
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the product of many rows, by oneDNN, part by part of the weight."""
-        padded = torch.nn.functional.pad(rows.to(self._product_dtype), (0, 0, 0, padded_rows(len(rows)) - len(rows)))
-        step = max(1, _PART_ELEMENTS // self._num_inputs // PANEL_OUTPUTS) * PANEL_OUTPUTS
+        padded, row_bytes = padded_rows(rows.to(self._product_dtype)), self._num_inputs * self._product_dtype.itemsize
+        step = max(1, _PART_BYTES // row_bytes // PANEL_OUTPUTS) * PANEL_OUTPUTS
         parts = []
         for begin in range(0, self.num_outputs, step):
             end = min(begin + step, self.num_outputs)
             bias = None if self._bias is None else self._bias[begin:end].to(self._product_dtype)
             blocks = self._blocks[begin // AFFINE_OUTPUTS : -(-end // AFFINE_OUTPUTS)]
-            weight = _unpacked(blocks, end - begin, self._num_inputs, self._product_dtype)
+            weight = self._unpacked(blocks, end - begin)
             parts.append(product(padded, weight, bias))
-        return torch.cat(parts, dim=1)[: len(rows)].to(rows.dtype)
+        whole = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return whole[: len(rows)].to(rows.dtype)
+
+    def _unpacked(self, blocks: Array, num_outputs: int) -> torch.Tensor:
+        """Return a weight of blocks as oneDNN multiplies it; valid until one of these sizes is asked for again."""
+        packed, panels = _part(num_outputs, self._num_inputs, self._product_dtype)
+        if panels is not None:
+            self._unpack(blocks, panels)
+            return packed
+        wide = np.empty((-(-num_outputs // PANEL_OUTPUTS), self._num_inputs, PANEL_OUTPUTS), np.float32)
+        self._unpack(blocks, wide)
+        weight = torch.from_numpy(wide).transpose(1, 2).reshape(-1, self._num_inputs)[:num_outputs]
+        return weight.to(self._product_dtype)
 
     def memory(self) -> MemoryRange:
         """Return where the weight is."""
@@ -122,23 +137,9 @@ class PackedEmbedding:
         return torch.from_numpy(self._weight.read(token_ids.numpy())).to(self._dtype)
 
 
-def _unpacked(blocks: Array, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return a weight of blocks as oneDNN multiplies it; valid until one of these sizes is asked for again."""
-    from baton.engine.runners.torch.ops.cpu.numba_kernels.affine import unpack_affine
-
-    packed, panels = _part(num_outputs, num_inputs, dtype)
-    if panels is not None:
-        unpack_affine(blocks, panels)
-        return packed
-    wide = np.empty((-(-num_outputs // PANEL_OUTPUTS), num_inputs, PANEL_OUTPUTS), np.float32)
-    unpack_affine(blocks, wide)
-    weight = torch.from_numpy(wide).transpose(1, 2).reshape(-1, num_inputs)[:num_outputs]
-    return weight.to(dtype)
-
-
 @cache
 def _part(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, Array | None]:
-    """Return memory in oneDNN's layout for weights of some sizes, and its panels, if it consists of wide ones."""
+    """Return memory in oneDNN's layout for weights of some sizes, and its panels, if it consists of such."""
     known = torch.arange(num_outputs * num_inputs, dtype=torch.float32).remainder(251).view(num_outputs, num_inputs)
     packed = pack(known.to(dtype))
-    return packed, panels_of(packed, known.to(dtype), (PANEL_OUTPUTS,))
+    return packed, panels_of(packed, known.to(dtype))

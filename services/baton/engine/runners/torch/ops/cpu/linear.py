@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -80,10 +80,7 @@ class PackedLinear(CpuLinear):
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the product by oneDNN, of a few rows more where that leaves it fewer kernels to keep."""
-        num_rows = rows.shape[0]
-        num_missing = padded_rows(num_rows) - num_rows
-        padded = pad(rows, (0, 0, 0, num_missing)) if num_missing else rows
-        return product(padded, self._weight, self._bias)[:num_rows]
+        return product(padded_rows(rows), self._weight, self._bias)[: len(rows)]
 
     def memory(self) -> MemoryRange:
         """Return where the weight is."""
@@ -155,7 +152,7 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
     return result
 
 
-def panels_of(packed: torch.Tensor, weight: torch.Tensor, widths: Sequence[int] = PANEL_WIDTHS) -> Array | None:
+def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
     """Return a packed weight as panels, which live no longer than it does; None if it does not consist of such.
 
     oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads; `packed` is what `pack`
@@ -164,7 +161,7 @@ def panels_of(packed: torch.Tensor, weight: torch.Tensor, widths: Sequence[int] 
     num_words = torch.ops.mkldnn._nbytes(packed) // 4
     kind = ctypes.c_uint32 if weight.dtype is torch.bfloat16 else ctypes.c_float
     words = np.ctypeslib.as_array((kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed)))
-    for width in widths:
+    for width in PANEL_WIDTHS:
         num_panels = -(-weight.shape[0] // width)
         num_steps, num_left = divmod(num_words, num_panels * width)  # some of them past the last input, of zeros
         if num_left or num_steps * 4 < weight.shape[1] * weight.itemsize or num_panels * width < PANEL_OUTPUTS:
@@ -201,14 +198,13 @@ def transposed(weight: torch.Tensor) -> torch.Tensor:
     return turned
 
 
-def padded_rows(num_rows: int) -> int:
-    """Return how many rows are multiplied where so many are wanted: `num_rows` or a few more.
+def padded_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows [num_rows, num_inputs], with a few of zeros behind them where oneDNN is not to see so many.
 
     oneDNN makes and keeps a kernel for every number of rows and weight, of 0.7 MB and for the time of a product or two.
     Batches and prompts have any number of rows; this leaves few: 1 to 8, then four to each doubling up to 128,
     then multiples of 32.
     """
-    if num_rows <= 4:
-        return num_rows
-    unit = min(32, 1 << (num_rows - 1).bit_length() - 3)
-    return -(-num_rows // unit) * unit
+    num_rows = len(rows)
+    unit = min(32, 1 << max(0, (num_rows - 1).bit_length() - 3))
+    return pad(rows, (0, 0, 0, -num_rows % unit)) if num_rows % unit else rows

@@ -18,9 +18,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from baton.engine.runners.torch.ops.cpu.numba_kernels import AFFINE_OUTPUTS, PANEL_OUTPUTS
+from baton.engine.runners.torch.ops.cpu.numba_kernels import AFFINE_OUTPUTS
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import kernel
 from baton.engine.runners.torch.ops.cpu.numba_kernels.numbers import narrow, widen
+from baton.engine.runners.torch.ops.cpu.numba_kernels.team import run_by_team, share
 from baton.engine.runners.torch.ops.cpu.numba_kernels.vectors import AHEAD_LINES, add_product, ask_for, spread
 
 _FLOAT, _INT16, _INT32, _INT64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -94,9 +95,9 @@ def _unpack(_context: Any, weight: Any, block: Any, target: Any, first: Any) -> 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         groups = _Groups(context, builder, signature.args[0], arguments[0], arguments[1])
         panels = context.make_array(signature.args[2])(context, builder, arguments[2])
-        num_steps = cgutils.unpack_tuple(builder, panels.shape)[1]
-        panel, place = (operation(arguments[3], _INT64(PANEL_OUTPUTS)) for operation in (builder.udiv, builder.urem))
-        origin = builder.add(builder.mul(panel, builder.mul(num_steps, _INT64(PANEL_OUTPUTS))), place)
+        _, num_steps, width = cgutils.unpack_tuple(builder, panels.shape)
+        panel, place = (operation(arguments[3], width) for operation in (builder.udiv, builder.urem))
+        origin = builder.add(builder.mul(panel, builder.mul(num_steps, width)), place)
         begin = builder.gep(panels.data, [origin])
         kind = _INTS if is_pair else _FLOATS
         with cgutils.for_range(builder, groups.count) as loop:
@@ -110,7 +111,7 @@ def _unpack(_context: Any, weight: Any, block: Any, target: Any, first: Any) -> 
                     values = [_pair(builder, *both) for both in zip(values[::2], values[1::2], strict=True)]
                     step = builder.udiv(step, _INT64(2))
                 for number, value in enumerate(values):
-                    row = builder.mul(builder.add(step, _INT64(number)), _INT64(PANEL_OUTPUTS))
+                    row = builder.mul(builder.add(step, _INT64(number)), width)
                     address = builder.bitcast(builder.gep(begin, [row]), kind.as_pointer())
                     builder.store(value, address, align=4)
         return context.get_dummy_value()
@@ -230,7 +231,13 @@ def multiply_affine(rows: Any, weight: Any, bias: Any, output: Any, span: Any) -
 
 
 @kernel
-def unpack_affine(weight: Any, panels: Any) -> None:
+def unpack_affine(team: Any, weight: Any, panels: Any) -> None:
     """Write all of a packed weight as oneDNN's panels, as `decode_step.multiply` has them."""
-    for block in range(weight.shape[0]):
+    run_by_team(team, _unpack_share, (weight, panels))
+
+
+@kernel
+def _unpack_share(member: Any, weight: Any, panels: Any) -> None:
+    first, end = share(weight.shape[0], 1, member)
+    for block in range(first, end):
         _unpack(weight, block, panels, block * AFFINE_OUTPUTS)
