@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Processes that run tests at a time; most tests keep one core busy.
-WORKERS ?= 2
+# Processes that run tests at a time: two cores have time for three, as a quarter of a test run is waiting.
+WORKERS ?= 3
 # Tests start hundreds of processes and rewrite every assertion: they keep bytecode, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
