@@ -121,7 +121,7 @@ class PlacementLedger:
         ]
         placed_at = [entry.placed_at_seconds for entry in placed]
         listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
-        pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens else 0.0
+        pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens and spans else 0.0
         return QueuedWork(listed, reported_at_seconds, list(zip(since, placed_at, strict=True)), pass_seconds)
 
     def has_prompts(self, node_id: str, load: NodeLoad) -> bool:

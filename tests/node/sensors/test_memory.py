@@ -61,6 +61,8 @@ def test_an_error_of_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch, caplog:
     assert read is not None
     assert not read()
     assert "memory_pressure_unknown" in caplog.text
+    assert not read()
+    assert caplog.text.count("memory_pressure_unknown") == 1
 
 
 @pytest.mark.parametrize(("level", "is_short"), [(1, False), (2, False), (4, True)])

@@ -42,13 +42,16 @@ def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
     """Return what reads the kernel's verdict, which is not "short" where it fails; None on systems without one."""
     if platform != "darwin":
         return None
+    told = set[int]()
     system_control = ctypes.CDLL(None, use_errno=True).sysctlbyname
 
     def read() -> bool:
         level = ctypes.c_int(0)
         size = ctypes.c_size_t(ctypes.sizeof(level))
-        if system_control(_LEVEL_NAME, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0)):
-            log.warning("memory_pressure_unknown cause=%r", os.strerror(ctypes.get_errno()))
+        is_unread = system_control(_LEVEL_NAME, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0))
+        if is_unread and (error := ctypes.get_errno()) not in told:  # it is asked every second
+            told.add(error)
+            log.warning("memory_pressure_unknown cause=%r", os.strerror(error))
         return level.value >= _CRITICAL
 
     return read
