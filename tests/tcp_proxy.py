@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-HOST = "127.0.0.1"
+from tcp_server import listening
 
 
 class TcpProxy(ABC):
@@ -22,21 +22,16 @@ class TcpProxy(ABC):
     def __init__(self, port: int) -> None:
         self.port = port
         """Where it listens, once it does."""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listening = listening(self.forward, port=self.port)
+        self.port = await self._listening.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._listening.__aexit__(None, None, None)
 
     @abstractmethod
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,15 +40,3 @@ class TcpProxy(ABC):
         Raises:
             ConnectionError: If the connection is over.
         """
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self.forward(reader, writer)
-        except (asyncio.CancelledError, ConnectionError):
-            pass  # the test is over, or one end has gone
-        finally:
-            writer.close()
-            self._tasks.discard(task)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
+from tcp_server import listening
 
 TARGET = ServiceTarget("router", "llm", "grpc")
 PORT = 8010
@@ -116,15 +117,10 @@ class ApiDouble:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
-        try:
-            while request := (await reader.readline()).decode():
-                while (await reader.readline()).strip():
-                    pass
-                await self._answer(urlsplit(request.split()[1]), reader, writer)
-        except (ConnectionError, asyncio.CancelledError):
-            pass  # the client, or the test, has ended
-        finally:
-            writer.transport.abort()  # `close` would wait, beyond the test, until a client that has gone takes the rest
+        while request := (await reader.readline()).decode():
+            while (await reader.readline()).strip():
+                pass
+            await self._answer(urlsplit(request.split()[1]), reader, writer)
 
     async def _answer(self, url: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
@@ -203,10 +199,8 @@ async def eventually(is_true: Callable[[], bool]) -> None:
 async def running_double() -> AsyncIterator[ApiDouble]:
     """Run a server for the length of the context."""
     double = ApiDouble()
-    server = await asyncio.start_server(double.serve, "127.0.0.1", 0)
-    double.port = server.sockets[0].getsockname()[1]
-    try:
-        yield double
-    finally:
-        double.cut()
-        server.close()
+    async with listening(double.serve) as double.port:
+        try:
+            yield double
+        finally:
+            double.cut()

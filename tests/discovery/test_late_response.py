@@ -13,6 +13,7 @@ import trustme
 from baton.discovery.api_server import ApiServer
 from baton.discovery.endpoints import ServiceTarget
 from baton.discovery.kubernetes_api import KubernetesEndpointApi
+from tcp_server import listening
 
 TIMEOUT_SECONDS = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -35,20 +36,17 @@ def test_a_watch_that_is_given_up_is_cut_off(scheme: str, answer: bytes, tmp_pat
             is_asked.set()
             assert await reader.read(1) == b""
             has_gone.set()
-            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context if scheme == "https" else None)
-        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        account = ApiServer(url, "token", tmp_path / "ca.crt")
-        api = KubernetesEndpointApi(lambda: account, ServiceTarget("decode", "default", "8010"))
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            task = asyncio.ensure_future(anext(api.watch_slices("1", 60.0)))
-            await is_asked.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await has_gone.wait()
-        server.close()
+        async with listening(serve, context=context if scheme == "https" else None) as port:
+            account = ApiServer(f"{scheme}://127.0.0.1:{port}", "token", tmp_path / "ca.crt")
+            api = KubernetesEndpointApi(lambda: account, ServiceTarget("decode", "default", "8010"))
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                task = asyncio.ensure_future(anext(api.watch_slices("1", 60.0)))
+                await is_asked.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await has_gone.wait()
 
     began = time.monotonic()
     asyncio.run(give_up())  # which waits for no thread that still reads

@@ -25,6 +25,7 @@ from baton.rpc.status import error_from_rpc
 from baton.security.tls import secured_by
 from system.plan import free_ports
 from tcp_proxy import TcpProxy
+from tcp_server import listening
 from tests.security.test_tls import identity
 
 SECONDS = 60.0
@@ -357,16 +358,12 @@ def test_short_calls_at_a_dead_peer_find_out_that_it_is_dead(monkeypatch: pytest
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal num_connections
         num_connections += 1
-        try:
-            writer.write(GREETING)
-            while await reader.read(1 << 16):
-                pass
-        finally:  # also where the loop ends before the end of the connection has come
-            writer.close()
+        writer.write(GREETING)
+        while await reader.read(1 << 16):
+            pass
 
     async def main() -> None:
-        server = await asyncio.start_server(listen, "127.0.0.1", 0)
-        async with server, LoopChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+        async with listening(listen) as port, LoopChannel(f"127.0.0.1:{port}") as channel:
             while num_connections < 2:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await unary(channel, "Echo")(b"", timeout=0.01)
@@ -409,18 +406,14 @@ async def called_at_peer(frames: bytes) -> grpc.aio.AioRpcError:
     """Return how a call fails at a peer that greets, and answers with frames."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readexactly(len(PREFACE))
-            writer.write(GREETING)
-            await reader.readuntil(b"Echo")
-            writer.write(frames)
-            while await reader.read(1 << 16):
-                pass
-        finally:  # also where the loop ends before the end of the connection has come
-            writer.close()
+        await reader.readexactly(len(PREFACE))
+        writer.write(GREETING)
+        await reader.readuntil(b"Echo")
+        writer.write(frames)
+        while await reader.read(1 << 16):
+            pass
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, LoopChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+    async with listening(answer) as port, LoopChannel(f"127.0.0.1:{port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await unary(channel, "Echo")(b"")
         return caught.value

@@ -7,7 +7,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
-from tcp_proxy import HOST, TcpProxy
+from tcp_proxy import TcpProxy
+from tcp_server import HOST
 
 Kind = Literal["cut", "reset", "stall", "drop", "double", "flip"]
 KINDS: tuple[Kind, ...] = ("cut", "reset", "stall", "drop", "double", "flip")

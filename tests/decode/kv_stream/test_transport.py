@@ -26,6 +26,7 @@ from decode.pair import DECODE_ID, PREFILL_ID, Pair, generate, request_of, with_
 from engine.rig import expected_tokens, prompt_of
 from prefill.test_servicer import request_of as prefill_request_of
 from system.plan import free_ports
+from tcp_server import listening
 
 PROMPT = prompt_of(41)
 EXPECTED = expected_tokens(PROMPT, 8)
@@ -74,10 +75,9 @@ async def other_protocol() -> AsyncIterator[int]:
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
+    async with listening(answer) as port:
+        yield port
 
 
 @asynccontextmanager

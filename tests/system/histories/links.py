@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from tcp_proxy import HOST, TcpProxy
+from tcp_proxy import TcpProxy
+from tcp_server import HOST
 
 _READ_BYTES = 1 << 16
 

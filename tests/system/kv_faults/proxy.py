@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 from baton.shm.lender import Segment
 from system.kv_faults.forgery import is_same, made_of
 from system.kv_faults.http2 import DATA, END_STREAM, Frame, FrameReader, MessageReader, message_bytes
-from tcp_proxy import HOST, TcpProxy
+from tcp_proxy import TcpProxy
+from tcp_server import HOST
 
 Kind = Literal[
     "cut",
