@@ -26,6 +26,8 @@ from baton.errors import (
     OutOfMemoryError,
     OverloadedError,
 )
+from baton.node.cluster.registration import load_message
+from baton.router.proto import load_from_proto
 from engine.faulty_runners import FaultyRunner, SpoilingRunner, still
 from engine.rig import (
     EOS,
@@ -51,10 +53,11 @@ class GatedRunner(WaitingMockRunner):
         super().__init__(
             INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
         )
-        self.gate = threading.Event()
+        self.gate, self.is_computing = threading.Event(), threading.Event()
 
     def forward(self, spans: Sequence[Span]) -> Any:
         """Compute once the gate is open."""
+        self.is_computing.set()
         assert self.gate.wait(TIMEOUT_SECONDS)
         return super().forward(spans)
 
@@ -329,6 +332,23 @@ def test_the_load_names_the_prompts_that_are_to_be_computed() -> None:
 
     assert accepted == ["p-1", "p-2"]
     assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40), QueuedPrompt("p-2", 0, 20))
+
+
+def test_the_load_tells_how_old_it_is() -> None:
+    """For the whole of a pass it stays what it was before, whenever a node reports it."""
+    runner, seconds = GatedRunner(), [1.0]
+    with Rig(runner, clock=lambda: seconds[0]) as rig:
+        request = request_of(prompt_of(40), params=ENDLESS, placement_id="p-1")
+        rig.submit(request)
+        assert runner.is_computing.wait(TIMEOUT_SECONDS)
+        seconds[0] += 2.5
+        load, age_seconds = rig.engine.load(), rig.engine.load_age_seconds()
+        runner.gate.set()
+        rig.engine.abort(request)
+    message = load_message(load, is_draining=False, accepted_placement_ids=[], system=None, age_seconds=age_seconds)
+
+    assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40),)
+    assert load_from_proto(message).age_seconds == 2.5
 
 
 def test_the_load_tells_who_decodes_from_whose_prompt_is_computed_for_others() -> None:

@@ -155,6 +155,23 @@ def test_a_prompt_that_overtook_others_says_nothing_of_how_long_their_queue_take
     assert factor == 1.0 if has_earlier else factor < 0.7
 
 
+def test_a_load_from_before_a_pass_counts_from_then_on() -> None:
+    """A pass lasts longer than the time between two reports, which all tell of the moment before it."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits())
+    dgx = state.register(DGX)
+    load = replace(IDLE.load, num_waiting=2, queued_prompts=(QueuedPrompt("", 0, 8192), QueuedPrompt("", 0, 8192)))
+    left = []
+    for age_seconds in (0.0, 0.5, 1.0):
+        state.report(dgx, replace(IDLE, load=load, age_seconds=age_seconds))
+        (node,) = state.snapshot(MODEL).nodes
+        left.append(node.queue.total_seconds)
+        clock.seconds += 0.5
+
+    assert left == pytest.approx([left[0], left[0] - 0.5, left[0] - 1.0])
+    assert left[-1] > 0
+
+
 def test_slow_prefills_slow_the_profile() -> None:
     """Prefills that take thrice the estimate lower the node's rate, step by step."""
     state = pair_state()

@@ -253,7 +253,7 @@ class QueuedWork(NamedTuple):
 
     listed: Sequence[float] = ()
     """Seconds of each prompt that it reported, in order of turns."""
-    reported_at_seconds: float = 0.0
+    listed_at_seconds: float = 0.0
     placed: Sequence[tuple[float, float]] = ()
     """Of each prompt placed since, oldest first: its seconds, and when it was placed."""
     pass_seconds: float = 0.0
@@ -266,7 +266,7 @@ class QueuedWork(NamedTuple):
         since, each from its own coming on.
         """
         left = list(self.listed)
-        idle = compute_prompts(left, (now_seconds - self.reported_at_seconds) * pace)
+        idle = compute_prompts(left, (now_seconds - self.listed_at_seconds) * pace)
         for seconds, placed_at_seconds in self.placed:
             idle = min(idle, (now_seconds - placed_at_seconds) * pace)  # what it was idle before is lost
             done = min(seconds, idle)

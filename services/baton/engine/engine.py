@@ -206,6 +206,10 @@ class Engine:
         """Return what the engine was doing a moment ago. Callable from any thread."""
         return self._load
 
+    def load_age_seconds(self) -> float:
+        """Return how long ago that was: it is looked at between passes. Callable from any thread."""
+        return self._clock() - self._load_taken_at
+
     def is_pass_hung(self) -> bool:
         """Return whether the pass that is computed takes much longer than predicted. Callable from any thread."""
         return self._pipeline.timer.is_hung()

@@ -213,6 +213,7 @@ class WorkerNode:
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
             self.engine.load(),
+            age_seconds=self.engine.load_age_seconds(),
             is_draining=self.is_draining or self._is_paused or self._is_hung,
             accepted_placement_ids=accepted_placement_ids,
             system=self.monitor.latest,

@@ -104,7 +104,7 @@ class PlacementLedger:
         self,
         node_id: str,
         load: NodeLoad,
-        reported_at_seconds: float,
+        load_at_seconds: float,
         shape: ModelShape,
         profile: NodeProfile,
         pass_tokens: int = 0,
@@ -122,7 +122,7 @@ class PlacementLedger:
         placed_at = [entry.placed_at_seconds for entry in placed]
         listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens and spans else 0.0
-        return QueuedWork(listed, reported_at_seconds, list(zip(since, placed_at, strict=True)), pass_seconds)
+        return QueuedWork(listed, load_at_seconds, list(zip(since, placed_at, strict=True)), pass_seconds)
 
     def has_prompts(self, node_id: str, load: NodeLoad) -> bool:
         """Return whether a node had prompts to compute when it reported, or has got some since."""

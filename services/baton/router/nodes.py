@@ -59,7 +59,8 @@ class LoadReport:
     is_draining: bool
     accepted_placement_ids: tuple[str, ...] = ()
     """Placements whose requests it has accepted since the last report."""
-
+    age_seconds: float = 0.0
+    """How long before it came the load was so."""
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from below its device."""
     is_sparing_memory: bool = False
@@ -158,6 +159,8 @@ class Node:
     """When its step count last moved, or it last had no work."""
     report: LoadReport | None = None
     """Its last report; None: none yet, taken as idle."""
+    load_at_seconds: float = 0.0
+    """Of when its load is."""
     links: dict[str, LinkMeasurement] = field(default_factory=dict)
     """Links into it, by sending node."""
     last_used: int = 0
@@ -269,7 +272,7 @@ class NodeTable:
         if not (had_work and report.has_work) or node.report is None or report.step_count != node.report.step_count:
             node.progressed_at_seconds = now
         node.report = report
-        node.reported_at_seconds = now
+        node.reported_at_seconds, node.load_at_seconds = now, now - report.age_seconds
 
     def report_age_seconds(self, node: Node) -> float:
         """Return the time since a node's last report, or since it registered."""

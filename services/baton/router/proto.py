@@ -120,6 +120,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         step_count=message.step_count,
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
+        age_seconds=max(0.0, seconds_from_duration(message.age)),
         tier_rates=tier_rates_from_proto(message.tier_rates),
         is_sparing_memory=message.is_sparing_memory,
         message=message,

@@ -20,7 +20,7 @@ from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.node.cluster.replicas import Replicas, stay_connected
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.wire.quantities import seconds_from_duration, tier_rates_to_proto
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration, tier_rates_to_proto
 
 log = logging.getLogger(__name__)
 _MAX_QUEUED_REPORTS = 1024
@@ -267,10 +267,16 @@ def _drained(accepted: deque[str]) -> Sequence[str]:
 
 
 def load_message(
-    load: EngineLoad, *, is_draining: bool, accepted_placement_ids: Sequence[str], system: node_pb2.SystemSample | None
+    load: EngineLoad,
+    *,
+    is_draining: bool,
+    accepted_placement_ids: Sequence[str],
+    system: node_pb2.SystemSample | None,
+    age_seconds: float = 0.0,
 ) -> node_pb2.LoadReport:
-    """Return what a node is doing."""
+    """Return what a node was doing so many seconds ago."""
     return node_pb2.LoadReport(
+        age=duration_from_seconds(age_seconds),
         waiting_request_count=load.num_waiting,
         running_request_count=load.num_running,
         pending_prompt_token_count=load.num_pending_prompt_tokens,

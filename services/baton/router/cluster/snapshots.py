@@ -125,7 +125,7 @@ class NodeSnapshots:
             self._known.placed.queued_work(
                 each.description.node_id,
                 each.load,
-                each.reported_at_seconds,
+                each.load_at_seconds,
                 each.description.shape,
                 profile if each is node else self._profile(each),
                 each.description.max_step_tokens,
