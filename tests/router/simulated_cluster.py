@@ -83,6 +83,8 @@ class _Node:
     accepted: list[str] = field(default_factory=list)
     is_computing: bool = False
     reported_at: float = -1.0
+    began_at: float = 0.0
+    """When the pass that runs did."""
     is_report_due: bool = False
     num_steps: int = 0
 
@@ -233,7 +235,7 @@ class SimulatedCluster:
         seconds = step_seconds(PRESETS[node.described.hardware], node.description.shape, spans)
         seconds *= node.described.slowness * math.exp(self._random.gauss(0, self._noise))
         shares = list(zip(prompts, granted, strict=True))
-        node.is_computing = True
+        node.is_computing, node.began_at = True, self.now
         for request, num in shares:
             if num and not request.candidate.is_local:
                 num_bytes = num * node.description.shape.kv_bytes_per_token / FRAMES_PER_PASS
@@ -418,7 +420,13 @@ class SimulatedCluster:
                 QueuedPrompt(each.placement_id, each.num_done, _left(each)) for each in (*begun, *waiting)
             ),
         )
-        report = LoadReport(load, node.num_steps, is_draining=False, accepted_placement_ids=tuple(node.accepted))
+        report = LoadReport(
+            load,
+            node.num_steps,
+            is_draining=False,
+            accepted_placement_ids=tuple(node.accepted),
+            age_seconds=self.now - node.began_at if node.is_computing else 0.0,
+        )
         node.accepted.clear()
         registered = self.state.nodes.get(node.description.node_id)
         assert registered is not None
