@@ -21,9 +21,6 @@ from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescriptio
 
 LEAST_QUEUE_SECONDS = 0.005
 """Waits shorter than this, measured or estimated, teach nothing: they are parts of a pass."""
-OVERTAKING_SHARE = 0.5
-"""Who overtook others, after less than this part of the wait expected, shows in what order requests reach a node, not
-how fast it is: of 32 placed at once the two that came first, after 0.09 of it, would halve what is expected of all."""
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
 
@@ -282,7 +279,9 @@ class RouterState:
             # With the prompt itself, so that a short wait moves the factor neither far up nor never down again.
             expected_seconds = estimate.queue_seconds / placed.queue_factor + estimate.prefill_seconds
             measured_seconds = outcome.queue_seconds + estimate.prefill_seconds
-            if not placed.has_overtaken or measured_seconds > OVERTAKING_SHARE * expected_seconds:
+            # Who overtook others, and so was through sooner, shows in what order requests reach a node, not how fast it
+            # is: of 32 placed at once the two that came first, after 0.09 of the wait, would halve what all expect.
+            if not placed.has_overtaken or measured_seconds > expected_seconds:
                 self.queue_calibration.add(node_id, measured_seconds, expected_seconds)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
