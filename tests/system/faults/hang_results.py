@@ -28,12 +28,11 @@ _COLUMNS = {
 _ABOUT = f"""\
 A stream of torch that is not the undisturbed one is right, and tied, if each of its tokens is the best of float64's
 logits after what comes before it there, or within {TIE:g} of it (`tests/system/faults/near_ties.py`): float32 moves the
-distance of two by up to 1e-4 with the batch and with what is computed at once. Rows with 0.00 tied were judged by
-equality alone, by which all that follows such a token is wrong: once 257 tokens of "decode killed, torch", behind two
-that are 9e-7 apart.
+distance of two by up to 1e-4 with the batch and with what is computed at once.
 
-A row is the last run of its cell. Twelve rounds of "decode killed, mock" took 0.35 to 0.98 times what was predicted;
-fifteen of "gateway stopped, torch" freed their work after 0.07 to 0.83 s (before ec29a0c0: 0.18 to 1.17 s).
+A row is the last run of its cell. Eight more rounds of "decode killed, mock" at 0c6821ea took 0.38 to 0.93 times what
+was predicted (at 9b47c4a3 one of three 1.21 times); fifteen of "gateway stopped, torch" freed their work after 0.07 to
+0.83 s.
 """
 
 
