@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from baton.capacity.cost import PromptQueue
 from bench.prediction.sample import Candidate, Sample
+
+_SHORT_SHARE = 0.1
+"""Part of a node's passes that goes to who is through sooner by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,12 @@ class Backlog:
         if index < 0:
             return 0.0
         left = max(0.0, self._after[index] - (now - self._arrivals[index]))
-        parts: list[float] = []
-        for work in reversed(self._work[: index + 1]):  # the latest are still whole
-            parts.append(min(work, left))
-            left -= parts[-1]
-        return PromptQueue.of(reversed(parts)).wait_seconds(own_seconds)
+        sooner, before = 0.0, left
+        for work in reversed(self._work[: index + 1]):  # the latest first: what is before each is known
+            part = max(0.0, min(work, before))
+            sooner += part if part < _SHORT_SHARE * before else 0.0
+            before -= part
+        return min(left, (sooner + own_seconds) / _SHORT_SHARE - own_seconds)
 
 
 def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:
