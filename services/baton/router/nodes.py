@@ -159,8 +159,6 @@ class Node:
     """When its step count last moved, or it last had no work."""
     report: LoadReport | None = None
     """Its last report; None: none yet, taken as idle."""
-    load_at_seconds: float = 0.0
-    """Of when its load is."""
     links: dict[str, LinkMeasurement] = field(default_factory=dict)
     """Links into it, by sending node."""
     last_used: int = 0
@@ -186,6 +184,11 @@ class Node:
     def load(self) -> NodeLoad:
         """Return its work as last reported; an idle node with a free pool before the first report."""
         return self.report.load if self.report else NodeLoad(num_free_blocks=self.description.num_blocks)
+
+    @property
+    def load_at_seconds(self) -> float:
+        """Return of when its load is."""
+        return self.reported_at_seconds - (self.report.age_seconds if self.report else 0.0)
 
 
 DOUBT_SHARE = 0.3
@@ -272,7 +275,7 @@ class NodeTable:
         if not (had_work and report.has_work) or node.report is None or report.step_count != node.report.step_count:
             node.progressed_at_seconds = now
         node.report = report
-        node.reported_at_seconds, node.load_at_seconds = now, now - report.age_seconds
+        node.reported_at_seconds = now
 
     def report_age_seconds(self, node: Node) -> float:
         """Return the time since a node's last report, or since it registered."""
