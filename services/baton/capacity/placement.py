@@ -205,6 +205,7 @@ def _pulling(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Node
 def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> Candidate:
     """Return the candidate that computes and decodes on one node."""
     terms, match = local_terms(request, decode, pull), decode.match
+    pull_deviation = terms.pull_seconds * pull.link_spread if pull else 0.0
     estimate = CostEstimate(
         queue_seconds=terms.queue_seconds,
         prefill_seconds=terms.prefill_seconds,
@@ -218,12 +219,7 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
         pull_seconds=terms.pull_seconds,
         restore_seconds=terms.restore_seconds,
         uncertainty_seconds=_uncertainty_seconds(
-            decode,
-            decode.node,
-            queue=terms.queue_seconds,
-            prefill=terms.prefill_seconds,
-            exposed=terms.pull_seconds,
-            link_spread=pull.link_spread if pull else 0.0,
+            decode, decode.node, terms.queue_seconds, terms.prefill_seconds, pull_deviation
         ),
     )
     candidate = Candidate(
@@ -251,13 +247,13 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
 def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, terms: RemoteTerms) -> Candidate:
     """Return the candidate that computes on one node and decodes on another."""
     stream, frames, here, there = terms.stream, terms.frames, decode.match, prefill.match
-    landing, num_sent = stream.landing, stream.landing.num_sent_tokens
+    landing, num_sent, exposed = stream.landing, stream.landing.num_sent_tokens, frames.exposed_seconds
     queue, computing = prefill.queue_seconds + landing.reading_seconds, frames.compute_seconds - landing.reading_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=computing,
         transfer_seconds=terms.transfer_seconds,
-        exposed_seconds=frames.exposed_seconds,
+        exposed_seconds=exposed,
         join_seconds=terms.join_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,
         start_seconds=terms.start_seconds,
@@ -265,14 +261,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=terms.imposed_seconds,
         restore_seconds=landing.restore_seconds,
-        uncertainty_seconds=_uncertainty_seconds(
-            decode,
-            prefill.node,
-            queue=queue,
-            prefill=computing,
-            exposed=frames.exposed_seconds,
-            link_spread=link.spread,
-        ),
+        uncertainty_seconds=_uncertainty_seconds(decode, prefill.node, queue, computing, exposed * link.spread),
     )
     return Candidate(
         decode.node.node_id,
@@ -292,12 +281,12 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
 
 
 def _uncertainty_seconds(
-    decode: DecodeTerms, computing: NodeSnapshot, *, queue: float, prefill: float, exposed: float, link_spread: float
+    decode: DecodeTerms, computing: NodeSnapshot, queue: float, prefill: float, link_deviation: float
 ) -> float:
-    """Return a total's standard deviation, in seconds, of independent terms and the link's or pull's `link_spread`."""
+    """Return a total's standard deviation of independent terms, the link's or pull's among them, in seconds."""
     return math.hypot(
         queue * computing.spread.queue,
         prefill * computing.spread.prefill,
-        exposed * link_spread,
+        link_deviation,
         decode.expected_output_tokens * decode.step_seconds * decode.node.spread.step,
     )
