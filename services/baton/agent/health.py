@@ -31,7 +31,6 @@ class HealthWatch:
         interval_seconds: float,
         num_failed_checks: int,
         start_timeout_seconds: float,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._supervisor = supervisor
@@ -39,7 +38,6 @@ class HealthWatch:
         self._interval_seconds = interval_seconds
         self._num_failed_checks = num_failed_checks
         self._start_timeout_seconds = start_timeout_seconds
-        self._sleep = sleep
         self._clock = clock
         self._num_failures = 0
         self._forgiven_seconds = 0.0
@@ -52,7 +50,7 @@ class HealthWatch:
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            await self._sleep(self._interval_seconds)
+            await asyncio.sleep(self._interval_seconds)
             await self.look()
 
     async def look(self) -> None:

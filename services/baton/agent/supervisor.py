@@ -50,7 +50,6 @@ class Supervisor:
         spec: ChildSpec,
         on_line: OnLine,
         *,
-        backoff: Backoff | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
         gives_up: Callable[[Supervisor, int], bool] = lambda _supervisor, _status: False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -70,7 +69,7 @@ class Supervisor:
         self.begun_seconds = 0.0
         """The same by the clock."""
         self._on_line = on_line
-        self._backoff = backoff or Backoff()
+        self._backoff = Backoff()
         self._grace_seconds = grace_seconds
         self._gives_up = gives_up
         self._sleep = sleep

@@ -48,14 +48,12 @@ class EndpointWatch:
         api: KubernetesEndpointApi,
         *,
         watch_seconds: float = WATCH_SECONDS,
-        resync_seconds: float = RESYNC_SECONDS,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.state = EndpointState()
         self._api = api
         self._watch_seconds = watch_seconds
-        self._resync_seconds = resync_seconds
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sleep = sleep
         self._published: frozenset[str] | None = None
@@ -67,7 +65,7 @@ class EndpointWatch:
         listed_at = 0.0
         while True:
             try:
-                if is_list_due or self._clock() - listed_at > self._resync_seconds:
+                if is_list_due or self._clock() - listed_at > RESYNC_SECONDS:
                     async with asyncio.timeout(_LIST_TIMEOUT_SECONDS):
                         self.state.replace(await self._api.list_slices())
                     listed_at, is_list_due = self._clock(), False

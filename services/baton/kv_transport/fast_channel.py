@@ -194,13 +194,10 @@ class _ProbeStream(FastStream):
 class FastChannel:
     """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
 
-    def __init__(
-        self, address: str, staging: StagingPool, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, address: str, staging: StagingPool, limits: Limits = LIMITS) -> None:
         self._address = address
         self._limits = limits
         self._staging = staging
-        self._clock = clock
         self._identity = identity_towards(address)
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fast-kv")
         self._lock = threading.Lock()  # of what follows; held while the connection is made, by threads of the executor
@@ -264,15 +261,15 @@ class FastChannel:
             if self._connection is not None:
                 if self._connection.is_open:
                     return self._connection
-                if self._clock() - self._connection.silent_at < SILENT_SECONDS:
+                if time.monotonic() - self._connection.silent_at < SILENT_SECONDS:
                     raise UnavailableError(f"{self._address} was silent a moment ago", reason=PEER_SILENT)
-            if self._is_closed or self._clock() < self._retry_at:
+            if self._is_closed or time.monotonic() < self._retry_at:
                 raise FastPathError(f"{self._address} could not be reached a moment ago", reason="CONNECT_FAILED")
             host, _, port = self._address.rpartition(":")
             try:
                 connection = self._connect(host.strip("[]"), int(port))
             except (OSError, ValueError, ConfigurationError) as error:
-                self._retry_at = self._clock() + PAUSE_SECONDS
+                self._retry_at = time.monotonic() + PAUSE_SECONDS
                 log.warning("fast_path_unreachable address=%s cause=%s", self._address, error)
                 raise FastPathError(f"{self._address}: {error}", reason="CONNECT_FAILED") from error
             self._connection = connection

@@ -94,7 +94,6 @@ class Placer:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         policy: PlacementPolicy = "cheapest",
         admission: AdmissionControl | None = None,
-        metrics: Metrics | None = None,
         new_search: Callable[[int], PlacementSearch] = PlacementSearch,
     ) -> None:
         self._state = state
@@ -103,7 +102,7 @@ class Placer:
         self._policy = policy
         self._round_robin = RoundRobin()
         self._admission = admission
-        self._metrics = metrics or Metrics()
+        self._metrics = Metrics()
         self._new_search = new_search
         self._searches: dict[str, PlacementSearch] = {}
         self._affinity = SessionAffinity()

@@ -93,15 +93,12 @@ class NodeRegistrations:
         *,
         report_interval_seconds: float,
         admission: AdmissionControl | None = None,
-        metrics: Metrics | None = None,
-        now_nanoseconds: Callable[[], int] = time.time_ns,
     ) -> None:
         self._identity = current_identity()
-        self._now_nanoseconds = now_nanoseconds
         self._state = state
         self._admission = admission
         self._greeting = registered_to_proto(report_interval_seconds)
-        self._metrics = metrics or Metrics()
+        self._metrics = Metrics()
         self._sessions: dict[str, RegistrationSession] = {}
         self._is_closed = False
 
@@ -165,7 +162,7 @@ class NodeRegistrations:
             raise InvalidFieldError("report", "node must be sent once, as the first message")
         current_caller().check_speaks_for(description.node_id)
         self._check_address(description)
-        if description.epoch > self._now_nanoseconds() + MAX_CLOCK_LEAD_NANOSECONDS:
+        if description.epoch > time.time_ns() + MAX_CLOCK_LEAD_NANOSECONDS:
             problem = (
                 f"expected a start of the process, got {description.epoch}, more than a day from now: set its clock"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -57,9 +57,8 @@ class PrefillReader(KvStreamReader):
         layout: KvLayout,
         budget: ReceiveBudget,
         timeouts: Timeouts,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(engine, engine_id, progress, layout, budget, clock)
+        super().__init__(engine, engine_id, progress, layout, budget)
         self.has_first_token = False
         """Whether the first token has been delivered."""
         self._timeouts = timeouts
@@ -71,7 +70,7 @@ class PrefillReader(KvStreamReader):
     ) -> None:
         """Take the prefill node's stream up to the summary; raise BatonError if it fails, or breaks the rules."""
         self._request, self._has_streams_token = request, False
-        self.reception.clock.called = self._clock()
+        self.reception.clock.called = time.perf_counter()
         layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
         limit = self._timeouts.first_frame_seconds
         if request.stream_number:  # nothing precedes the layout but the call, and others may be asked

@@ -6,7 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -138,17 +138,15 @@ class KvStreamReader(ABC):
         progress: KvProgress,
         layout: KvLayout,
         budget: ReceiveBudget,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine_id = engine_id
         self.progress = progress
         """What counts of all that has come."""
-        self.reception = Reception(ReceptionClock(clock()))
+        self.reception = Reception(ReceptionClock(time.perf_counter()))
         self._begin = progress
         self._engine = engine
         self._layout = layout
-        self._clock = clock
-        self._spans = LayerSpans("transfer", clock)
+        self._spans = LayerSpans("transfer", time.perf_counter)
         self._window = FrameWindow(budget)
         self._is_rounded = False
         self._unpacking: _Unpacking | None = None
@@ -201,7 +199,7 @@ class KvStreamReader(ABC):
 
     def _take_layout(self, message: Response, terms: StreamTerms) -> StreamLedger:
         """Return the account of a stream that answers the request, and brings what this cache can hold."""
-        self.reception.clock.layout_arrived(self._clock())
+        self.reception.clock.layout_arrived(time.perf_counter())
         if not compare_digest(message.transfer_answer, terms.transfer_answer):
             problem = "transfer_answer: another node answers than the router has named, or its process is another"
             raise ForbiddenError(problem, reason=NOT_GRANTED, metadata={"field": "transfer_answer"})
@@ -222,7 +220,7 @@ class KvStreamReader(ABC):
 
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger, layout: KvLayout) -> None:
         frame = received.frame
-        reception, now = self.reception, self._clock()
+        reception, now = self.reception, time.perf_counter()
         self._spans.add(frame, reception.clock.frame_arrived(now, frame.ready_seconds, frame.num_bytes), now)
         if reception.timeline is not None:
             reception.timeline.add(frame, reception.clock.origin + frame.ready_seconds, now)
@@ -252,7 +250,7 @@ class KvStreamReader(ABC):
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         if await self._window.enter(frame.num_bytes):
-            self.reception.clock.held_back(self._clock())
+            self.reception.clock.held_back(time.perf_counter())
         self._engine.write_kv(self.engine_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
 

@@ -27,9 +27,7 @@ SAMPLE_BYTES = 1 << 20
 _SEED = 7
 
 
-def measure_wires(
-    runner: Runner, *, has_losses: bool, clock: Callable[[], float] = time.perf_counter
-) -> tuple[WireAbility, ...]:
+def measure_wires(runner: Runner, *, has_losses: bool) -> tuple[WireAbility, ...]:
     """Return what a node can do besides its cache's own format.
 
     The blocks used are left as they are: nothing refers to them yet. `has_losses`: it is calibrated, which who only
@@ -37,7 +35,7 @@ def measure_wires(
     """
     dtypes = sendable_dtypes(runner.info.layout)[1:]
     losses = measure_losses(runner, dtypes) if has_losses else {}
-    return tuple(_ability(runner, dtype, losses.get(dtype, UNKNOWN), clock) for dtype in dtypes)
+    return tuple(_ability(runner, dtype, losses.get(dtype, UNKNOWN)) for dtype in dtypes)
 
 
 class Losses(NamedTuple):
@@ -84,22 +82,22 @@ def mean_divergence(expected: Doubles, actual: Doubles) -> float:
     return max(0.0, divergence) if math.isfinite(divergence) else math.inf
 
 
-def _ability(runner: Runner, dtype: KvDtype, losses: Losses, clock: Callable[[], float]) -> WireAbility:
+def _ability(runner: Runner, dtype: KvDtype, losses: Losses) -> WireAbility:
     layout, codec = runner.info.layout, runner.wire_codec
     head_dim = max(spec.key_head_dim for spec in layout.layers)
     num_rows = max(1, SAMPLE_BYTES // (head_dim * layout.dtype.num_bytes))
     data = bytes(num_rows * head_dim * layout.dtype.num_bytes)
     packed = codec.pack(data, layout.dtype, dtype, head_dim)
-    pack_seconds = min(_timings(lambda: codec.pack(data, layout.dtype, dtype, head_dim), clock))
-    unpack_seconds = min(_timings(lambda: codec.unpack(packed, layout.dtype, dtype, head_dim), clock))
+    pack_seconds = min(_timings(lambda: codec.pack(data, layout.dtype, dtype, head_dim)))
+    unpack_seconds = min(_timings(lambda: codec.unpack(packed, layout.dtype, dtype, head_dim)))
     return WireAbility(dtype.value, len(data) / pack_seconds, len(data) / unpack_seconds, *losses)
 
 
-def _timings(work: Callable[[], object], clock: Callable[[], float]) -> Iterator[float]:
+def _timings(work: Callable[[], object]) -> Iterator[float]:
     for _ in range(3):
-        started = clock()
+        started = time.perf_counter()
         work()
-        yield max(clock() - started, 1e-9)
+        yield max(time.perf_counter() - started, 1e-9)
 
 
 class WireTrial:

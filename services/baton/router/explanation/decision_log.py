@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from baton.capacity.cost import CostEstimate
@@ -95,8 +95,7 @@ class DecisionLog:
     client's name of the request and, where something was chosen, by its placement.
     """
 
-    def __init__(self, now: Callable[[], float] = time.time, *, max_records: int = MAX_RECORDS) -> None:
-        self._now = now
+    def __init__(self, *, max_records: int = MAX_RECORDS) -> None:
         self.max_records = max_records
         """Bound."""
         self._records: deque[DecisionRecord] = deque()
@@ -108,7 +107,7 @@ class DecisionLog:
 
     def add(self, record: DecisionRecord) -> None:
         """Remember a decision, and forget the oldest where there are too many."""
-        record.decided_at = self._now()
+        record.decided_at = time.time()
         self._records.append(record)
         for name in _names(record.request_id):
             self._by_name.setdefault(name, deque()).append(record)
