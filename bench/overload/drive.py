@@ -157,25 +157,21 @@ async def saturate(endpoints: Endpoints, question: Question, num_clients: int, s
 
 async def _ask(client: HttpClient, tenant: str, body: bytes, clock: Callable[[], float]) -> Sample:
     answer = Answer(sent_seconds=clock())
-    kind: End = "complete"
+    end: End = "complete"
     try:
         await stream_answer(client, COMPLETIONS_PATH, body, clock, answer)
     except HttpError as error:
-        kind = "refused" if error.status == 429 else "failed"
+        end = "refused" if error.status == 429 else "failed"
     except (OSError, ValueError):
-        kind = "failed"
+        end = "failed"
     except asyncio.CancelledError:
-        kind = "abandoned"
-    return _sample(tenant, answer, kind, clock())
-
-
-def _sample(tenant: str, answer: Answer, end: End, now_seconds: float) -> Sample:
+        end = "abandoned"
     times, num_tokens = answer.token_seconds, answer.num_output_tokens
     return Sample(
         tenant,
         answer.sent_seconds,
         end,
-        now_seconds - answer.sent_seconds,
+        clock() - answer.sent_seconds,
         ttft_seconds=times[0] - answer.sent_seconds if times else None,
         tpot_seconds=(times[-1] - times[0]) / (num_tokens - 1) if num_tokens > 1 and times else None,
         num_output_tokens=num_tokens,
