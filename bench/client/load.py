@@ -31,10 +31,7 @@ class LoadSettings:
 
 
 async def run_load(
-    client: HttpClient,
-    sessions: Sequence[Session],
-    arrivals: Sequence[float],
-    settings: LoadSettings,
+    client: HttpClient, sessions: Sequence[Session], arrivals: Sequence[float], settings: LoadSettings
 ) -> list[RequestSample]:
     """Run every session from its arrival on; return the samples of all requests, by session and turn.
 
@@ -55,12 +52,7 @@ async def run_load(
 
 
 async def _run_session(
-    client: HttpClient,
-    index: int,
-    session: Session,
-    scheduled_seconds: float,
-    settings: LoadSettings,
-    clock: Clock,
+    client: HttpClient, index: int, session: Session, scheduled_seconds: float, settings: LoadSettings, clock: Clock
 ) -> list[RequestSample]:
     samples: list[RequestSample] = []
     history: list[tuple[str, str]] = []

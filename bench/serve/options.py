@@ -13,15 +13,7 @@ from bench.workloads import dataset
 from bench.workloads.dataset import Session, TokenIds, Vocabulary, Words
 from bench.workloads.traces import Scaling, all_at_once, poisson, read_azure, read_mooncake, replay, replayed
 
-DATASETS = (
-    "prefill-heavy",
-    "decode-heavy",
-    "random",
-    "shared-prefix",
-    "multi-turn",
-    "mooncake",
-    "azure",
-)
+DATASETS = ("prefill-heavy", "decode-heavy", "random", "shared-prefix", "multi-turn", "mooncake", "azure")
 ARRIVALS = ("at-once", "poisson", "trace")
 
 

@@ -10,13 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeAlias
 
-from baton.discovery.endpoints import (
-    EndpointState,
-    ExpiredError,
-    ServiceTarget,
-    WatchError,
-    parse_target,
-)
+from baton.discovery.endpoints import EndpointState, ExpiredError, ServiceTarget, WatchError, parse_target
 from baton.discovery.kubernetes_api import KubernetesEndpointApi, in_cluster_api
 
 log = logging.getLogger(__name__)

@@ -88,11 +88,7 @@ class NodeRegistrations:
     """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
 
     def __init__(
-        self,
-        state: RouterState,
-        *,
-        report_interval_seconds: float,
-        admission: AdmissionControl | None = None,
+        self, state: RouterState, *, report_interval_seconds: float, admission: AdmissionControl | None = None
     ) -> None:
         self._identity = current_identity()
         self._state = state

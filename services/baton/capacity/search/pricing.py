@@ -11,14 +11,7 @@ from typing import NamedTuple, TypeAlias
 from baton.capacity.placement import Candidate, PrefillPolicy, local_candidate, remote_candidate
 from baton.capacity.prefix_reuse import Pull, best_pull
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest, expected_output_tokens
-from baton.capacity.terms import (
-    DecodeTerms,
-    PrefillTerms,
-    RemoteTerms,
-    decode_terms,
-    local_terms,
-    prefill_terms,
-)
+from baton.capacity.terms import DecodeTerms, PrefillTerms, RemoteTerms, decode_terms, local_terms, prefill_terms
 
 Rank: TypeAlias = tuple[bool, float, bool, bool, str, str]
 """Whether the policy puts it back, and `Candidate.rank`."""

@@ -12,14 +12,7 @@ from baton.capacity.search.floors import SLACK, ComputeFloor
 from baton.capacity.search.pricing import Best, Limit, Offer, Parts, Pricing
 from baton.capacity.search.request_floors import PrefillerFloor
 from baton.capacity.snapshot import ClusterSnapshot, Link, PlacementRequest
-from baton.capacity.terms import (
-    DecodeTerms,
-    LandingTerms,
-    PrefillTerms,
-    landing_terms,
-    remote_terms,
-    stream_terms,
-)
+from baton.capacity.terms import DecodeTerms, LandingTerms, PrefillTerms, landing_terms, remote_terms, stream_terms
 
 _Pair: TypeAlias = tuple[float, str, ComputeFloor, Link, PrefillTerms | None, LandingTerms | None, Offer | None]
 """A remote candidate, as far as it has been priced: floor of its total, or its total where there is an offer; prefill

@@ -132,12 +132,7 @@ class KvStreamReader(ABC):
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        engine_id: str,
-        progress: KvProgress,
-        layout: KvLayout,
-        budget: ReceiveBudget,
+        self, engine: Engine, engine_id: str, progress: KvProgress, layout: KvLayout, budget: ReceiveBudget
     ) -> None:
         self.engine_id = engine_id
         self.progress = progress

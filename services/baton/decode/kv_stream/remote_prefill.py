@@ -12,14 +12,7 @@ from opentelemetry import trace
 from baton.decode.kv_stream.prefill_stream import PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
-from baton.decode.kv_stream.recovery import (
-    Broken,
-    DeadlineGuard,
-    PrefillOption,
-    Recovery,
-    choose_option,
-    local_seconds,
-)
+from baton.decode.kv_stream.recovery import Broken, DeadlineGuard, PrefillOption, Recovery, choose_option, local_seconds
 from baton.decode.measurement import FrameTimeline
 from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted

@@ -27,13 +27,7 @@ from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
 from baton.gateway.generation.generator import AnswerReader, TextGenerator, answer_reader
-from baton.gateway.generation.requests import (
-    STRUCTURED_OUTPUT,
-    ChatPrompt,
-    Delta,
-    GenerationRequest,
-    GenerationResult,
-)
+from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, Delta, GenerationRequest, GenerationResult
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, Reasoning, joined
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 

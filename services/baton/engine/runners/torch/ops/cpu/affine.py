@@ -78,12 +78,7 @@ class AffineLinear(CpuLinear):
     """
 
     def __init__(
-        self,
-        like: torch.Tensor,
-        bias: torch.Tensor | None,
-        blocks: Array,
-        num_threads: int,
-        product_dtype: torch.dtype,
+        self, like: torch.Tensor, bias: torch.Tensor | None, blocks: Array, num_threads: int, product_dtype: torch.dtype
     ) -> None:
         from baton.engine.runners.torch.ops.cpu.numba_kernels.affine import unpack_affine
         from baton.engine.runners.torch.ops.cpu.numba_kernels.team import team_of
