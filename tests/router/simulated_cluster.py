@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest,
 from baton.decode.measurement import LinkMeter, ReceptionClock
 from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.shares import PromptDemand, share_tokens
+from baton.engine.scheduling.step import StepBudget
+from baton.engine.step_cost import StepCostModel, StepWork
 from baton.router.calibration import Comparison
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome
 from baton.router.state import RouterState, StateLimits
@@ -57,6 +59,7 @@ class _Request:
     placement_id: str
     candidate: Candidate
     num_done: int = 0
+    is_admitted: bool = False
     num_outputs: int = 0
     received_at: float = 0.0
     computed_seconds: float = 0.0
@@ -87,6 +90,7 @@ class _Node:
     """When the pass that runs did."""
     is_report_due: bool = False
     num_steps: int = 0
+    costs: StepCostModel = field(default_factory=StepCostModel)
 
 
 class Result(NamedTuple):
@@ -229,7 +233,7 @@ class SimulatedCluster:
         if node.is_computing or not (prompts or node.decoding):
             return
         decoding = list(node.decoding)
-        granted = self._grant(prompts, PASS_TOKENS - len(decoding))
+        granted = self._grant(node, prompts, decoding)
         spans = [StepSpan(each.context + 1, 1) for each in decoding]
         spans += [StepSpan(each.num_done + num, num) for each, num in zip(prompts, granted, strict=True) if num]
         seconds = step_seconds(PRESETS[node.described.hardware], node.description.shape, spans)
@@ -242,22 +246,29 @@ class SimulatedCluster:
                 for frame in range(1, FRAMES_PER_PASS + 1):
                     ready = self.now + seconds * frame / FRAMES_PER_PASS
                     self._at(ready, lambda request=request, num_bytes=num_bytes: self._ready(request, num_bytes))  # type: ignore[misc]
+        work = _work((each.context_tokens, each.computed_tokens) for each in spans)
+        node.costs.note(work, seconds, has_prompts=len(spans) > len(decoding))
         self._at(self.now + seconds, lambda: self._computed(node, decoding, shares, seconds))
 
-    def _grant(self, prompts: Sequence[_Request], num_tokens: int) -> list[int]:
+    def _grant(self, node: _Node, prompts: Sequence[_Request], decoding: Sequence[_Request]) -> list[int]:
         """Share a pass: newcomers get a part of what there is, then all that is left, as admission deals it out."""
-        begun = [each for each in prompts if each.num_done]
+        budget = _budget(node, prompts, decoding)
+        begun, newcomers = ([each for each in prompts if each.is_admitted is is_begun] for is_begun in (True, False))
+        left = PASS_TOKENS - len(decoding)
+        room = left - _short(newcomers, sum(map(_left, begun)), short_tokens(left))
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
-        newcomers = [each for each in prompts if not each.num_done]
-        room = num_tokens - _short(newcomers, sum(map(_left, begun)), short_tokens(num_tokens))
-        granted = dict(zip(begun, share_tokens(demands, room), strict=True))
-        left = num_tokens - sum(granted.values())
+        dealt = share_tokens(
+            demands, room, is_enough=lambda dealt, ended: budget.is_enough(len(decoding) + dealt, ended)
+        )
+        granted = dict(zip(begun, dealt, strict=True))
         for index, each in enumerate(newcomers):
+            each.is_admitted = True
+            left = PASS_TOKENS - len(decoding) - sum(granted.values())
             part = left
             if _left(each) > part:
                 part -= _short(newcomers[index + 1 :], _left(each), short_tokens(part))
-            granted[each] = min(_left(each), part)
-            left -= granted[each]
+            num_ended = sum(num == _left(other) for other, num in granted.items())
+            granted[each] = 0 if budget.is_enough(PASS_TOKENS - left, num_ended) else min(_left(each), part)
         return [granted[each] for each in prompts]
 
     def _computed(
@@ -405,9 +416,8 @@ class SimulatedCluster:
         if not node.is_report_due and self.now < node.reported_at + REPORT_SECONDS * 0.99:
             return
         node.is_report_due, node.reported_at = False, self.now
-        running = [*node.decoding, *(each for each in node.prompts if each.num_done)]
-        begun = [each for each in node.prompts if each.num_done]
-        waiting = [each for each in node.prompts if not each.num_done]
+        begun = [each for each in node.prompts if each.is_admitted]
+        running, waiting = [*node.decoding, *begun], [each for each in node.prompts if not each.is_admitted]
         load = NodeLoad(
             num_waiting=len(waiting) + len(node.receiving),
             num_running=len(running),
@@ -432,6 +442,23 @@ class SimulatedCluster:
         assert registered is not None
         self.state.report(registered, report)
         self._at(self.now + REPORT_SECONDS, lambda: self._report(node))
+
+
+def _work(spans: Iterable[tuple[int, int]]) -> StepWork:
+    """Return the work of a pass: contexts after it, and the positions of each that it computes."""
+    num_tokens = num_pairs = 0
+    for context, num in spans:
+        num_tokens, num_pairs = num_tokens + num, num_pairs + num * (2 * context - num) // 2
+    return StepWork(num_tokens, num_pairs)
+
+
+def _budget(node: _Node, prompts: Sequence[_Request], decoding: Sequence[_Request]) -> StepBudget:
+    """Return what a pass may hold, as `Scheduler` tells it."""
+    cost, filled = node.costs.cost, min(PASS_TOKENS, len(decoding) + sum(map(_left, prompts)))
+    if cost is None or not cost.token_seconds:
+        return StepBudget(PASS_TOKENS, 0)
+    fixed_seconds = cost.seconds(_work((each.context + 1, 1) for each in decoding))
+    return StepBudget(PASS_TOKENS, 0, filled, len(node.prompts), fixed_seconds / cost.token_seconds)
 
 
 def _short(newcomers: Sequence[_Request], num_before: int, limit: int) -> int:

@@ -44,6 +44,19 @@ def test_a_tenth_of_a_pass_goes_to_who_is_through_sooner_by_it_and_the_rest_by_t
     assert share_tokens([PromptDemand(*claim) for claim in demands], num_tokens, max_prompts=max_prompts) == expected
 
 
+def test_turns_end_with_a_prompt_where_that_is_enough_but_not_the_tenth_of_who_is_through_sooner() -> None:
+    """The second one is not begun in the pass that ends the first one."""
+    demands = [PromptDemand(*claim) for claim in [(30, 30, 0), (90, 90, 0), (3, 3, 0)]]
+    asked = list[tuple[int, int]]()
+
+    def is_enough(num_tokens: int, num_ended: int) -> bool:
+        asked.append((num_tokens, num_ended))
+        return True
+
+    assert share_tokens(demands, 80, is_enough=is_enough) == [30, 0, 3]
+    assert asked == [(33, 2)]
+
+
 _CLAIMS = st.builds(
     lambda num_pending, chunk, priority: PromptDemand(min(num_pending, chunk), num_pending, priority),
     st.integers(1, 50),
@@ -90,6 +103,29 @@ def test_later_short_prompts_hardly_delay_a_long_one() -> None:
 
     assert beside[0] < 1.25 * alone[0]
     assert beside[1] < 10.0
+
+
+@pytest.mark.parametrize(
+    ("fixed_seconds", "expected"),
+    [
+        (0.002, [0.012, 0.024, 0.036, 0.048]),  # 300 positions more take 30 ms; three prompts wait for 2 ms more each
+        (0.02, [0.05, 0.05, 0.05, 0.08]),
+    ],
+)
+def test_prompts_that_come_together_are_computed_one_by_one_unless_others_lose_more(
+    fixed_seconds: float, expected: list[float]
+) -> None:
+    """What passes take has been learnt of earlier prompts: 0.1 ms for a position, and what any takes besides."""
+    earlier = [SimulatedRequest(index, (index,) * (40 + 7 * index), (1,)) for index in range(40)]
+    together = [SimulatedRequest(100.0, (index,) * 100, (1,)) for index in range(40, 44)]
+    limits = SchedulerLimits(max_step_tokens=400, max_batch_size=64)
+    simulation = Simulation(
+        [*earlier, *together], BlockPool(1024, 16), limits, lambda step: fixed_seconds + 1e-4 * step.num_tokens
+    )
+
+    first_tokens = [outcome.first_token_seconds - 100.0 for outcome in simulation.run()[len(earlier) :]]
+
+    assert first_tokens == pytest.approx(expected)
 
 
 def test_a_short_newcomer_has_room_beside_a_long_prompt_where_one_place_is_left() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from itertools import chain
 
 from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
@@ -29,7 +30,7 @@ from baton.engine.request import EngineRequest, Purpose
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
-from baton.engine.scheduling.turns import TenantTurns
+from baton.engine.scheduling.turns import MAX_CANDIDATES, TenantTurns
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
 from baton.errors import OutOfMemoryError
@@ -251,14 +252,21 @@ class Scheduler:
     def _budget(self, step: Step, prompts: Seq[Sequence]) -> StepBudget:
         """Return what the pass may hold, beside sequences that take a token each already."""
         max_tokens, target_seconds = self._limits.max_step_tokens, self._limits.target_tpot_seconds
-        cost = self._costs.cost if target_seconds and step.spans and (prompts or self.waiting) else None
-        if cost is not None:
+        num_prompts = len(prompts) + len(self.waiting)
+        cost = self._costs.cost if num_prompts > 1 or (num_prompts and target_seconds and step.spans) else None
+        if cost is None:
+            return StepBudget(max_tokens, self._limits.max_step_prompts)
+        fixed_seconds = cost.seconds(step.work)
+        if target_seconds and step.spans:
             context_tokens = max((each.num_computed for each in prompts), default=0)
-            num_waiting, num_decoding = len(prompts) + len(self.waiting), len(step.sequences)
-            target_seconds = reachable_target(target_seconds, cost.seconds(step.work), num_waiting, num_decoding)
+            target_seconds = reachable_target(target_seconds, fixed_seconds, num_prompts, len(step.sequences))
             affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
             max_tokens = int(min(max_tokens, step.num_tokens + affordable))
-        return StepBudget(max_tokens, self._limits.max_step_prompts)
+        waiting = (each for each in self.waiting[:MAX_CANDIDATES] if each.purpose is not Purpose.RECEIVE)
+        num_pending = sum(each.num_pending for each in chain(prompts, waiting))
+        filled_tokens = min(max_tokens, step.num_tokens + num_pending)
+        fixed_tokens = fixed_seconds / cost.token_seconds if cost.token_seconds else math.inf
+        return StepBudget(max_tokens, self._limits.max_step_prompts, filled_tokens, num_prompts, fixed_tokens)
 
     def _may_repeat(self) -> bool:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
@@ -306,7 +314,11 @@ class Scheduler:
             granted = [min(prompts[0].num_chunk_tokens, room)]
         else:
             demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
-            granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
+
+            def is_enough(num_dealt: int, num_ended: int) -> bool:
+                return budget.is_enough(step.num_tokens + num_dealt, step.num_ended + num_ended)
+
+            granted = share_tokens(demands, room, max_prompts=budget.max_prompts, is_enough=is_enough)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
                 if self._queues.has_tenants:

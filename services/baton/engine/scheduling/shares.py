@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
@@ -31,14 +31,21 @@ class PromptDemand(NamedTuple):
     priority: int
 
 
-def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
+def share_tokens(
+    demands: Seq[PromptDemand],
+    num_tokens: int,
+    *,
+    max_prompts: int = 0,
+    is_enough: Callable[[int, int], bool] | None = None,
+) -> list[int]:
     """Deal a pass's positions out to prompts.
 
     A `SHORT_SHARE` goes to who is through sooner by it, so that a short prompt never waits for all of a long one, and
     has no lower priority than another; the rest goes by turns, so that later prompts hardly delay earlier ones. What
     one share has left over, the other uses.
 
-    `demands` are in order of turns; at most `max_prompts` get any, 0: all. Returns positions for each prompt: none
+    `demands` are in order of turns; at most `max_prompts` get any, 0: all. Turns end where `is_enough` says so of the
+    positions dealt out by then and the prompts that are through with them. Returns positions for each prompt: none
     above its `num_tokens`, together as many as there are and are wanted.
     """
     turns, urgent = list(range(len(demands))), min((each.priority for each in demands), default=0)
@@ -51,7 +58,13 @@ def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: in
     granted = [0] * len(demands)
     num_short = short_tokens(num_tokens) if sooner else 0
     num_left = num_tokens - num_short + _deal(demands, granted, sooner, num_short)
-    _deal(demands, granted, sorted(turns), num_left)
+    num_ended = sum(granted[index] == demands[index].num_pending for index in sooner)
+    for index in sorted(turns):
+        before, num_left = num_left, _deal(demands, granted, (index,), num_left)
+        if num_left < before and granted[index] == demands[index].num_pending:
+            num_ended += 1
+            if is_enough and is_enough(num_tokens - num_left, num_ended):
+                break
     return granted
 
 

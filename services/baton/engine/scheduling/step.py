@@ -95,6 +95,8 @@ class Step:
     """Pairs of a position computed and one that it attends to."""
     num_prompts: int = 0
     """Spans that are part of a prompt."""
+    num_ended: int = 0
+    """Prompts whose last position it computes."""
     num_rows: int = 0
     num_passes: int = 1
     """Passes in a row, each of the next position of every sequence; 1 unless all decode."""
@@ -178,6 +180,7 @@ class Step:
         self.has_unanswered = self.has_unanswered or sequence.stats.first_token == 0.0
         if start + 1 < num_all:
             self.num_prompts += 1
+            self.num_ended += end == num_all
             self._prompts[sequence] = (end, self.num_rows - 1)
         self.num_tokens += num_tokens
         self.num_pairs += num_tokens * (start + end) // 2
@@ -269,6 +272,12 @@ class StepBudget(NamedTuple):
     max_tokens: int
     max_prompts: int
     """Prompts; 0: any number."""
+    filled_tokens: int = 0
+    """Positions that it holds if all prompts that there are fill it up; 0: it is filled up."""
+    num_prompts: int = 0
+    """These prompts."""
+    fixed_tokens: float = 0.0
+    """Positions of prompts that take as long as what any pass does besides."""
 
     def room(self, step: Step) -> int:
         """Return the positions that a pass can still take."""
@@ -276,7 +285,15 @@ class StepBudget(NamedTuple):
 
     def is_full(self, step: Step) -> bool:
         """Return whether a pass takes no part of another prompt."""
-        return step.num_tokens >= self.max_tokens or 0 < self.max_prompts <= step.num_prompts
+        is_filled = step.num_tokens >= self.max_tokens or 0 < self.max_prompts <= step.num_prompts
+        return is_filled or self.is_enough(step.num_tokens, step.num_ended)
+
+    def is_enough(self, num_tokens: int, num_ended: int) -> bool:
+        """Return whether a pass had better end with so many positions, the last ones of some prompts among them.
+
+        What others would add delays the tokens of these; each of the others waits for one more pass otherwise.
+        """
+        return (self.filled_tokens - num_tokens) * num_ended > self.fixed_tokens * (self.num_prompts - num_ended)
 
 
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
