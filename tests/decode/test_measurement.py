@@ -82,6 +82,19 @@ def test_streams_of_a_link_share_its_time() -> None:
     assert link.busy_seconds == pytest.approx(16.0)
 
 
+def test_a_link_is_busy_with_a_frame_that_was_on_its_way_before_others_came_and_went() -> None:
+    """It arrives after them; no moment is lost, and none counts twice."""
+    link = LinkMeter()
+    seen = []
+
+    for way_began, now in [(1.0, 1.5), (2.0, 3.0), (0.0, 4.0), (6.0, 7.0), (3.5, 8.0), (8.0, 9.0)]:
+        link.frame_arrived(way_began, now, 100)
+        seen.append(link.busy_seconds)
+
+    assert seen == pytest.approx([0.5, 1.5, 4.0, 5.0, 8.0, 9.0])
+    assert link.spans == [(0.0, 9.0)]
+
+
 def test_a_stream_after_a_broken_one_adds_to_its_time() -> None:
     """Over another link, whose time it does not know."""
     clock = ReceptionClock(called=0.0)

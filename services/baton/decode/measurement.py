@@ -18,6 +18,8 @@ from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 MAX_FRAMES = 1024
 """Frames of a timeline; later ones are left out."""
+MAX_SPANS = 16
+"""Times remembered in which a link was busy: about as many as there are streams with a frame on its way."""
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 
 
@@ -138,12 +140,15 @@ class LinkMeter:
     """Bytes of frames."""
     busy_seconds: float = 0.0
     """Time for which at least one was on its way."""
-    last_arrival: float = 0.0
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    """These times, disjoint, the last ones: a frame may arrive that was on its way before others came and went."""
 
     def frame_arrived(self, way_began: float, now: float, num_bytes: int) -> None:
         """Enter a frame for which the link was there at `way_began`, as far as its own stream can tell."""
-        self.busy_seconds += max(0.0, now - max(way_began, self.last_arrival))
-        self.last_arrival = now
+        met = [(begin, end) for begin, end in self.spans if end >= way_began]
+        self.busy_seconds += max(0.0, now - way_began) - sum(end - max(begin, way_began) for begin, end in met)
+        del self.spans[len(self.spans) - len(met) :]
+        self.spans = [*self.spans[-MAX_SPANS:], (min([way_began, *(begin for begin, _ in met)]), now)]
         self.num_bytes += num_bytes
 
 
