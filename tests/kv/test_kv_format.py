@@ -17,6 +17,7 @@ from baton.kv.kv_format import (
     WireCodec,
     WireFormat,
     check_wire,
+    holds_exactly,
     is_kept_exactly,
     sendable_dtypes,
     token_bytes,
@@ -152,3 +153,10 @@ def test_numbers_are_kept_where_no_step_rounds_them(
 ) -> None:
     """Neither what the sender packs nor what the receiver stores."""
     assert is_kept_exactly(sender, WireFormat(*wire), receiver) is expected
+
+
+def test_a_float32_cache_holds_floats_and_no_codes() -> None:
+    """Codes of 8-bit formats mean what their scales say."""
+    held = [holds_exactly(KvDtype.FLOAT32, dtype) for dtype in (KvDtype.FLOAT32, KvDtype.FLOAT16, BF16, INT8)]
+
+    assert held == [True, True, True, False]

@@ -25,6 +25,9 @@ EQUIVALENT: Mapping[str, str] = {
     "nobody for more",
     f"{_BATON}/engine/scheduling/step.py:Step.add_decoding: sequence.scoring is not None -> (sequence.scoring is "
     "None)": "`add` comes to the same in more time, and a prompt's last position judges none of its tokens",
+    f"{_BATON}/engine/scheduling/step.py:Step.members: not self.admitted and not self.duplicates and not "
+    "self.swaps.ins -> (not self.admitted and (not self.swaps.ins))": "who takes over what another computes is "
+    "admitted in that pass",
     f"{_BATON}/engine/kv_cache/disk_tier.py:DiskTier._split: True -> False": "there are as many halves of keys as of "
     "values",
 }
@@ -128,5 +131,19 @@ SURVIVED: Mapping[str, str] = {
     "test_a_link_is_measured_by_the_service_that_is_there",
     f"{_BATON}/security/authority.py:Authority.sign: False -> True": "test_authority.py::"
     "test_what_is_signed_can_be_read_by_who_does_not_know_all_of_it",
+    f"{_BATON}/engine/scheduling/step.py:SequenceProgress.enter: True -> False": "test_step.py::"
+    "test_a_pass_brings_each_of_its_sequences_a_token_and_no_other",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.note_pass: seconds > 0.0 -> (seconds >= 0.0)": "test_step.py::"
+    "test_a_pass_without_a_duration_says_nothing_of_how_long_blocks_may_be_copied",
+    f"{_BATON}/engine/kv_cache/offload.py:Offload.is_reading: restore is not None and restore.has_read -> "
+    "(restore is not None)": "test_offload.py::test_who_has_parts_from_host_memory_still_has_the_rest_read_from_disk",
+    f"{_BATON}/engine/kv_cache/pool_size.py:_automatic: allowed > memory.free_bytes -> "
+    "(allowed >= memory.free_bytes)": "test_pool_size.py::test_a_gpu_is_filled_up_to_its_share",
+    f"{_BATON}/kv/kv_format.py:holds_exactly: cache is KvDtype.FLOAT32 and dtype in _FLOATS -> "
+    "(cache is KvDtype.FLOAT32)": "test_kv_format.py::test_a_float32_cache_holds_floats_and_no_codes",
+    f"{_BATON}/security/tls.py:identity_towards: 0 -> 1": "test_tls.py::"
+    "test_loopback_has_no_tls_where_servers_listen_beyond_it_as_well",
+    f"{_BATON}/gateway/access/tenants.py:_read: min(len(each.content) for each in secrets) -> "
+    "max((len(each.content) for each in secrets))": "test_tenants.py::test_a_secret_must_be_long",
 }
 """The test that was written because a mutant had survived, by its name."""

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -25,7 +26,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, PublicPort
 from baton.security import tls
-from baton.security.tls import ServerTlsSettings, TlsIdentity, current_identity, secured_by
+from baton.security.tls import ServerTlsSettings, TlsIdentity, current_identity, identity_towards, secured_by
 from security.identities import identity
 from system.plan import free_ports
 
@@ -208,6 +209,19 @@ def test_who_a_process_is_ends_with_its_context(tmp_path: Path) -> None:
             assert current_identity() is None
         assert current_identity() == who
     assert current_identity() is None
+
+
+def test_loopback_has_no_tls_where_servers_listen_beyond_it_as_well(tmp_path: Path) -> None:
+    """Of `baton up`; all other connections have it, and all of a process that has no such file."""
+    who = identity(tmp_path, trustme.CA())
+    up = replace(who, lan_file=tmp_path / "address")
+
+    with secured_by(up):
+        found = [identity_towards(address) for address in ("127.0.0.1:8010", "[::1]:8010", "10.0.0.2:8010")]
+    with secured_by(who):
+        assert identity_towards("127.0.0.1:8010") == who
+
+    assert found == [None, None, up]
 
 
 def test_half_of_the_files_are_refused_by_name(tmp_path: Path) -> None:

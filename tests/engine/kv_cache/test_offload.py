@@ -231,6 +231,18 @@ def test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them(
     assert disk.asked_for == ([sequence.hashes[2:]] if is_read else [])
 
 
+def test_who_has_parts_from_host_memory_still_has_the_rest_read_from_disk() -> None:
+    """What is being restored in parts has not been read yet; once it has, it is not read again."""
+    disk = Disk(0.0)
+    offload, sequence = _offload(disk=disk), _sequence()
+    restore = sequence.begin_restore()
+
+    assert offload.is_reading(sequence, sequence.hashes, 2)
+    restore.is_reading = False
+    assert not offload.is_reading(sequence, sequence.hashes, 2)
+    assert disk.asked_for == [sequence.hashes[2:]]
+
+
 def test_contents_that_may_be_wrong_are_dropped_from_every_tier() -> None:
     """On disk they would outlive the process, and spoil what the next one says."""
     disk = Disk(1.0)

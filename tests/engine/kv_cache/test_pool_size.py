@@ -42,6 +42,8 @@ def test_a_gpu_is_filled_up_to_its_share() -> None:
     assert 0 <= left - chosen.num_blocks * MODEL.block_bytes < MODEL.block_bytes
     assert chosen.num_blocks > 10 * USUAL_BLOCKS
     assert chosen.cause.startswith("0.9 of 80 GB less 16 GB of the model, less ")
+    just_free = GPU._replace(free_bytes=72 * GB - 16 * GB)
+    assert choose_pool_size(None, just_free, MODEL, DEFAULT_BOUNDS).cause == chosen.cause
 
 
 def test_nodes_that_share_a_gpu_have_the_shares_that_they_were_given() -> None:

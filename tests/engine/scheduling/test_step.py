@@ -10,6 +10,27 @@ from engine.rig import GREEDY, prompt_of, request_of
 from engine.stepper import Stepper
 
 
+def test_a_pass_brings_each_of_its_sequences_a_token_and_no_other() -> None:
+    """One that were left out would wait for ever."""
+    stepper = Stepper(num_blocks=64)
+    sequences = [stepper.add(request_of(prompt_of(length), f"r{length}")) for length in (3, 5)]
+
+    with pytest.raises(ValueError, match="shorter"):
+        stepper.scheduler.progress.enter(sequences, [7])
+
+
+def test_a_pass_without_a_duration_says_nothing_of_how_long_blocks_may_be_copied() -> None:
+    """Mocks without a clock, and passes that were taken back, have none."""
+    stepper = Stepper(num_blocks=64)
+    stepper.add(request_of(prompt_of(5), "one"))
+    step = stepper.step()
+    assert step is not None
+    for seconds in (0.01, 0.02, 0.0, 0.0):
+        stepper.scheduler.note_pass(step, seconds)
+
+    assert stepper.scheduler.offload.max_copy_seconds == 0.01
+
+
 @pytest.mark.parametrize("num_passes", [1, 4])
 def test_a_batch_that_goes_on_is_planned_where_it_is_then(num_passes: int) -> None:
     """Behind a pass, or several in a row: by what it attends to, its time is predicted."""

@@ -35,6 +35,8 @@ def test_a_secret_must_be_long(tmp_path: Path) -> None:
     """The message says which file."""
     with pytest.raises(ConfigurationError, match=r"tenant\.secret has less than 32"):
         TenantSalts(secret_file(tmp_path, "short"))
+    with pytest.raises(ConfigurationError, match=r"tenant\.secret has less than 32"):
+        TenantSalts(secret_file(tmp_path, "s" * 32 + "\nshort from=2026-01-02T00:10:00Z\n"))
     with pytest.raises(ConfigurationError, match="cannot read"):
         TenantSalts(tmp_path / "none")
 
