@@ -103,7 +103,7 @@ class Result(NamedTuple):
     total_seconds: float
     """From its arrival to its last token."""
     start_seconds: float
-    """From its arrival until its second token could be computed."""
+    """From its arrival until the pass of its second token began."""
 
 
 class SimulatedCluster:
@@ -233,6 +233,8 @@ class SimulatedCluster:
         if node.is_computing or not (prompts or node.decoding):
             return
         decoding = list(node.decoding)
+        for each in decoding:
+            each.ready_at = each.ready_at or self.now
         granted = self._grant(node, prompts, decoding)
         spans = [StepSpan(each.context + 1, 1) for each in decoding]
         spans += [StepSpan(each.num_done + num, num) for each, num in zip(prompts, granted, strict=True) if num]
@@ -302,8 +304,8 @@ class SimulatedCluster:
             self._check_received(request)
 
     def _decode(self, node: _Node, request: _Request) -> None:
-        request.ready_at = self.now
         if request.num_outputs >= request.arrival.num_output_tokens:
+            request.ready_at = self.now
             self._finish(node, request)
             return
         node.decoding.append(request)
