@@ -324,6 +324,20 @@ def test_a_stream_that_breaks_when_only_its_summary_is_missing_is_complete(damag
     with_pair(client, damage=damage)
 
 
+def test_the_first_token_may_be_the_first_of_the_vocabulary() -> None:
+    """Its id is 0, as nothing is in protobuf."""
+    prompt = prompt_of(41, 74)
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, request_of(prompt))
+
+        assert answer.token_ids == expected_tokens(prompt, 8)
+        assert answer.token_ids[0] == 0
+        assert not answer.summary.kv_break_reasons
+
+    with_pair(client)
+
+
 def test_a_node_of_another_revision_refuses_and_names_the_field() -> None:
     """The decode node computes the prompt itself."""
 

@@ -30,6 +30,10 @@ EQUIVALENT: Mapping[str, str] = {
     "admitted in that pass",
     f"{_BATON}/engine/kv_cache/disk_tier.py:DiskTier._split: True -> False": "there are as many halves of keys as of "
     "values",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: -1 -> 1": "no pass has been planned yet, and an "
+    "empty one cannot be repeated",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: 1 -> 0": "a prompt that is alone delays nobody, "
+    "whatever its pass takes besides",
 }
 """Why a mutant does what the module does, by its name."""
 
@@ -145,5 +149,24 @@ SURVIVED: Mapping[str, str] = {
     "test_loopback_has_no_tls_where_servers_listen_beyond_it_as_well",
     f"{_BATON}/gateway/access/tenants.py:_read: min(len(each.content) for each in secrets) -> "
     "max((len(each.content) for each in secrets))": "test_tenants.py::test_a_secret_must_be_long",
+    f"{_BATON}/engine/scheduling/scheduler.py:_is_in_flight: each.num_ahead and each.phase is not Phase.FINISHED -> "
+    "(each.num_ahead)": "test_turns.py::test_a_suspect_waits_for_no_token_of_a_client_that_is_gone",
+    f"{_BATON}/engine/scheduling/step.py:Step.add: start + 1 -> (start - 1)": "test_step.py::"
+    "test_a_position_behind_a_whole_prompt_is_no_prompt",
+    f"{_BATON}/engine/kv_cache/offload.py:Offload._take_in: 1 -> 2": "test_offload.py::"
+    "test_what_was_read_from_disk_counts_as_found_there_and_no_more",
+    f"{_BATON}/decode/kv_stream/block_pull.py:BlockPull.__init__: 1 -> 2": "none: the bound is gone, as all positions "
+    "are never cached",
+    f"{_BATON}/decode/kv_stream/prefill_stream.py:PrefillReader._take_element: 0 -> 1": "test_generation.py::"
+    "test_the_first_token_may_be_the_first_of_the_vocabulary",
+    f"{_BATON}/decode/kv_stream/recovery.py:DeadlineGuard._look: self._timer = loop.call_at(at, self._look) -> "
+    "pass": "test_local_compute.py::test_a_stream_that_stops_later_on_ends_at_a_later_moment",
+    f"{_BATON}/security/authority.py:write_private: 0o700 -> 449": "test_authority.py::"
+    "test_a_key_lies_where_its_owner_alone_finds_it",
+    f"{_BATON}/security/access.py:: {{DEPLOYMENT, *(party.value for party in Party)}} -> {{*(party.value for party in "
+    "Party)}": "test_access.py::test_a_name_by_which_more_is_allowed_is_no_node_s",
+    f"{_BATON}/gateway/access/admission.py:AccessLog._tell_ignored: name not in self._told_fields and "
+    "len(self._told_fields) < MAX_TOLD_FIELDS -> (name not in self._told_fields)": "test_access_log.py::"
+    "test_names_that_clients_make_up_fill_neither_log_nor_memory",
 }
 """The test that was written because a mutant had survived, by its name."""

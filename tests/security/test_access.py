@@ -28,7 +28,7 @@ from baton.internal.v1 import (
 from baton.kv_transport.kv_services import PREFILL_PATH, PROBE_PATH, FastServer, ReceivedRequest
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer, PublicPort
-from baton.security.access import METHODS, Caller, Party, caller_of, parties_of
+from baton.security.access import METHODS, RESERVED_NAMES, Caller, Party, caller_of, parties_of
 from baton.security.tls import TlsIdentity, secured_by
 from baton.v1 import generation_service_pb2
 from grpc_sockets.peers import Listener, connected
@@ -165,6 +165,12 @@ def test_the_table_has_every_method() -> None:
     assert {f"{_SERVICES['GenerationService'].full_name}/*", *methods} >= {
         path for path in METHODS if path.startswith("baton.")
     }
+
+
+@pytest.mark.parametrize("name", ["baton", "gateway", "router", "cache-index", "admin", "node", "client"])
+def test_a_name_by_which_more_is_allowed_is_no_node_s(name: str) -> None:
+    """A machine that joined by it would be taken for a part of the deployment."""
+    assert name in RESERVED_NAMES
 
 
 def test_a_method_that_is_not_in_the_table_is_nobodys() -> None:

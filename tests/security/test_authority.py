@@ -18,6 +18,7 @@ from baton.security.authority import (
     renew_deployment,
     renewal_seconds,
     valid_period,
+    write_private,
 )
 from baton.security.join_token import read_secret
 
@@ -142,3 +143,12 @@ def test_what_is_signed_can_be_read_by_who_does_not_know_all_of_it() -> None:
     extensions = x509.load_pem_x509_certificate(signed).extensions
     assert len(extensions) == 4
     assert [each.oid for each in extensions if each.critical] == [x509.BasicConstraints.oid]
+
+
+def test_a_key_lies_where_its_owner_alone_finds_it(tmp_path: Path) -> None:
+    """Others cannot even enter the folder that is made for it."""
+    path = tmp_path / "made" / "node.key"
+    write_private(path, b"key")
+
+    assert path.read_bytes() == b"key"
+    assert [each.stat().st_mode & 0o777 for each in (path.parent, path)] == [0o700, 0o600]

@@ -48,6 +48,19 @@ def test_a_stream_that_has_got_further_by_then_goes_on() -> None:
     assert asyncio.run(main()) == 0
 
 
+def test_a_stream_that_stops_later_on_ends_at_a_later_moment() -> None:
+    """At the moment that was reckoned last, not at the deadline: that it went on once is no reason to trust it."""
+
+    async def main() -> None:
+        rests = [SOON_SECONDS, SOON_SECONDS - 0.02]
+        guard = DeadlineGuard(_deadline(), lambda: rests.pop(0) if rests else LONG_SECONDS)
+        async with asyncio.timeout(LONG_SECONDS / 3), guard:
+            await asyncio.Event().wait()
+
+    with pytest.raises(SilentStreamError, match="no more time"):
+        asyncio.run(main())
+
+
 def test_a_stream_whose_last_moment_has_passed_is_the_only_hope() -> None:
     """It is not ended at once."""
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import AHEAD_BLOCKS, BlockKv, Offload, SwapOut, is_copied
+from baton.engine.kv_cache.offload import AHEAD_BLOCKS, BlockKv, Offload, SwapOut, TierHits, is_copied
 from baton.engine.sequence import Sequence, new_sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
@@ -241,6 +241,20 @@ def test_who_has_parts_from_host_memory_still_has_the_rest_read_from_disk() -> N
     restore.is_reading = False
     assert not offload.is_reading(sequence, sequence.hashes, 2)
     assert disk.asked_for == [sequence.hashes[2:]]
+
+
+def test_what_was_read_from_disk_counts_as_found_there_and_no_more() -> None:
+    """The rest of what is copied to the device was in host memory."""
+    offload, sequence = _offload(disk=Disk(0.0)), _sequence()
+    restore = sequence.begin_restore()
+    run = sequence.hashes[:3]
+    for block_hash in run[:2]:
+        offload.store.put(block_hash, ())
+
+    offload._take_in(restore, run, run[2:], [()])
+    offload.note_admitted(sequence, 0, 3)
+
+    assert offload.hits == TierHits(0, 8, 4)
 
 
 def test_contents_that_may_be_wrong_are_dropped_from_every_tier() -> None:

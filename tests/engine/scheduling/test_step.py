@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from baton.engine.scheduling.step import Step
 from engine.rig import GREEDY, prompt_of, request_of
 from engine.stepper import Stepper
 
@@ -49,3 +50,17 @@ def test_a_batch_that_goes_on_is_planned_where_it_is_then(num_passes: int) -> No
     assert [span.start for span in following.spans] == starts == [3 + num_passes, 5 + num_passes]
     assert following.num_pairs == sum(starts)
     assert following.num_tokens == 2
+
+
+def test_a_position_behind_a_whole_prompt_is_no_prompt() -> None:
+    """However it is added: the next pass may go on from where a pass of such ends."""
+    stepper = Stepper(num_blocks=64)
+    sequence = stepper.add(request_of(prompt_of(5), "one"))
+    stepper.step()
+    one, two = Step(), Step()
+    one.add(sequence, 1)
+    sequence.num_computed -= 1
+    two.add(sequence, 2)
+
+    assert (one.is_decode, one.num_prompts, one.num_ended) == (True, 0, 0)
+    assert (two.is_decode, two.num_prompts, two.num_ended) == (False, 1, 1)

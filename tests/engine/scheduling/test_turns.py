@@ -140,6 +140,23 @@ def test_a_suspect_shares_passes_again_when_it_is_beyond_its_first_tokens() -> N
     assert len(passes[-1].sequences) == 2
 
 
+def test_a_suspect_waits_for_no_token_of_a_client_that_is_gone() -> None:
+    """Nobody takes it from the device; that the pass is computed is enough."""
+    stepper = suspects_beside("a", 0)
+    [gone] = stepper.sequences
+    in_flight = stepper.scheduler.schedule()
+    stepper.scheduler.progress.begin(in_flight)
+    suspect = stepper.add(request_of(prompt_of(6, 50), "thief", tenant="thief", is_suspect=True))
+    stepper.scheduler.finish(gone)
+    in_flight.is_computed = True
+
+    following = stepper.scheduler.schedule()
+
+    assert in_flight.sequences == [gone]
+    assert following.is_alone
+    assert following.sequences == [suspect]
+
+
 def test_a_pass_of_its_own_is_charged_to_the_tenant() -> None:
     """With what the others lose by it: their prompts come before its next ones."""
     stepper = suspects_beside("abc", 1)

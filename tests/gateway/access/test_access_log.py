@@ -12,7 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
+from baton.gateway.access.admission import MAX_TOLD_FIELDS, AccessLog, RequestContext
 from baton.gateway.server import RunningGateway
+from baton.telemetry.metrics import Metrics
 from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, tokens
@@ -135,3 +137,16 @@ def test_tokens_of_a_cancelled_call_are_counted(
     assert values["baton_gateway_output_tokens_total"] == 1
     (line,) = _lines(caplog, "baton.v1.GenerationService/Generate")
     assert "status=CANCELLED " in line
+
+
+def test_names_that_clients_make_up_fill_neither_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """The first ones are told of."""
+    caplog.set_level(logging.INFO, "baton.gateway")
+    access = AccessLog(Metrics(), time.monotonic)
+    for index in range(MAX_TOLD_FIELDS + 9):
+        with access.watch(RequestContext(route="/made-up", ignored=[f"field-{index}"])):
+            pass
+
+    told = [each for each in caplog.messages if each.startswith("field_ignored")]
+    assert len(told) == MAX_TOLD_FIELDS
+    assert "field-0" in told[0]

@@ -78,7 +78,7 @@ class BlockPull(KvStreamReader):
         self._num_promised = 0
         self._num_cached = num_cached_tokens
         self._frame_seconds = timeouts.frame_seconds
-        computing = local_seconds(node, min(num_cached_tokens, num_tokens - 1), num_tokens)
+        computing = local_seconds(node, num_cached_tokens, num_tokens)
         self._latest = None if deadline is None else deadline - LOCAL_MARGIN * computing
         self._metrics = metrics
         self._break_reason = ""

@@ -236,8 +236,7 @@ class RemotePrefill:
 
     def _local_seconds(self) -> float:
         """Return the time to compute here what has not come."""
-        start = min(self._reader.progress.complete_tokens, self._num_tokens - 1)
-        return local_seconds(self._node, start, self._num_tokens)
+        return local_seconds(self._node, self._reader.progress.complete_tokens, self._num_tokens)
 
 
 def first_request(
