@@ -41,6 +41,25 @@ def test_ideal_machines_take_the_seeds_ideal_times(
     assert OUTPUT * step == pytest.approx(generation, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("span", "pass_tokens", "expected"),
+    [
+        ((0, 1024), 0, 0.146),
+        ((0, 1024), 512, 0.146),  # each pass is arithmetic
+        ((0, 1028), 512, 0.146 + 0.055),  # the last one reads the weights for 4 positions
+        ((0, 1028), 0, 0.146),
+        ((1000, 1028), 512, 0.055),
+        ((0, 1020), 100, 11 * 0.055),  # none is
+        ((0, 400), 512, 0.056),
+    ],
+)
+def test_each_pass_of_a_prompt_reads_the_weights(span: tuple[int, int], pass_tokens: int, expected: float) -> None:
+    """Where there are few positions for it, that is what it takes."""
+    profile = Hardware("machine", 100e12, 273e9).profile()
+
+    assert cost.prefill_seconds(LLAMA_3_1_8B, profile, *span, pass_tokens) == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize(("preset", "prefill", "generation"), [("dgx-spark", 1.47, 2.87), ("m3-ultra", 5.57, 0.85)])
 def test_presets_take_the_published_times(preset: str, prefill: float, generation: float) -> None:
     """With the presets' efficiencies the published columns come out within 1 %."""

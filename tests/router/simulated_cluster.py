@@ -277,11 +277,16 @@ class SimulatedCluster:
         self, node: _Node, decoding: Sequence[_Request], shares: Sequence[tuple[_Request, int]], seconds: float
     ) -> None:
         node.num_steps += 1
-        total = sum(num for _, num in shares)
+        cost = node.costs.cost
+        assert cost is not None
+        whole = cost.seconds(_work((request.num_done + num, num) for request, num in shares))
         for request, num in shares:
             if num:
+                num_begun = -math.ceil(request.num_done / PASS_TOKENS)
                 request.num_done += num
-                request.computed_seconds += seconds * num / total
+                num_begun += math.ceil(request.num_done / PASS_TOKENS)
+                part = cost.seconds(_work([(request.num_done, num)]), num_begun)
+                request.computed_seconds += seconds * part / whole
                 if not _left(request):
                     self._prompt_done(node, request)
         for request in decoding:

@@ -172,10 +172,22 @@ def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
     return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
 
 
-def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
-    """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt (docs/placement.md)."""
+def prefill_seconds(
+    shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int, pass_tokens: int = 0
+) -> float:
+    """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt, alone (docs/placement.md).
+
+    `pass_tokens`: how many a pass computes at most, each of which reads the weights, the last one too, however few are
+    left for it; 0: all.
+    """
+    reading = shape.weight_bytes / profile.decode_bytes_per_second
+    num_passes, num_left = divmod(num_prompt_tokens - cached_tokens, pass_tokens or max(1, num_prompt_tokens))
     computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
-    return max(computing + profile.prefill_overhead_seconds, shape.weight_bytes / profile.decode_bytes_per_second)
+    computing += profile.prefill_overhead_seconds
+    if not num_passes or not num_left:
+        return max(computing, max(1, num_passes) * reading)
+    last = shape.prefill_flop(num_prompt_tokens - num_left, num_prompt_tokens) / profile.prefill_flops
+    return max(computing - last, num_passes * reading) + max(last, reading)
 
 
 def prompt_seconds(

@@ -50,7 +50,9 @@ def match_prefix(request: PlacementRequest, node: NodeSnapshot) -> PrefixMatch:
 
     def seconds(restore: Restore) -> float:
         end = num_cached + restore.num_tokens
-        return restore.seconds + cost.prefill_seconds(node.shape, node.profile, end, request.num_prompt_tokens)
+        return restore.seconds + cost.prefill_seconds(
+            node.shape, node.profile, end, request.num_prompt_tokens, node.max_step_tokens
+        )
 
     return PrefixMatch(num_cached, min(options, key=seconds))
 
@@ -110,7 +112,9 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
     ]
 
     def seconds(pull: Pull) -> float:
-        return pull.seconds + cost.prefill_seconds(decoder.shape, decoder.profile, pull.end, request.num_prompt_tokens)
+        return pull.seconds + cost.prefill_seconds(
+            decoder.shape, decoder.profile, pull.end, request.num_prompt_tokens, decoder.max_step_tokens
+        )
 
     return min(pulls, key=lambda pull: (seconds(pull), pull.node_id), default=None)
 

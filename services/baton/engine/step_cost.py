@@ -26,7 +26,7 @@ class StepWork(NamedTuple):
     """What a pass computes."""
 
     num_tokens: int
-    num_pairs: int
+    num_pairs: float
     """Pairs of a position and one that it attends to."""
 
 
@@ -41,9 +41,11 @@ class StepCost:
     pair_seconds: float
     """Per pair."""
 
-    def seconds(self, work: StepWork) -> float:
-        """Return what a pass takes."""
-        return self.fixed_seconds + self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
+    def seconds(self, work: StepWork, num_passes: int = 1) -> float:
+        """Return what a pass takes, or several take together."""
+        return (
+            self.fixed_seconds * num_passes + self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
+        )
 
     def prompt_seconds(self, begin: int, end: int) -> float:
         """Return what it takes to compute the positions [begin, end) of a sequence, beside what passes take anyway."""

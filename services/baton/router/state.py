@@ -268,10 +268,12 @@ class RouterState:
             return
         if placed.has_restored(outcome.prefill_cached_tokens):
             return
-        shape, profile = computing.description.shape, computing.description.profile
+        described = computing.description
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
-        estimated = cost.prefill_seconds(shape, profile, num_cached, placed.num_prompt_tokens)
-        node_id = computing.description.node_id
+        estimated = cost.prefill_seconds(
+            described.shape, described.profile, num_cached, placed.num_prompt_tokens, described.max_step_tokens
+        )
+        node_id = described.node_id
         self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated * placed.device_share)
         estimate = placed.candidate.estimate
         is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)

@@ -6,10 +6,12 @@ import pytest
 
 from baton.engine.scheduling.scheduler import attribute, pair_weight
 from baton.engine.sequence import Sequence
+from baton.engine.step_cost import StepCost, StepWork
 from engine.rig import INFO, prompt_of, request_of
 from engine.stepper import Stepper
 
 PASS_SECONDS = 0.5
+BY_POSITIONS = StepCost(0.0, 1.0, 0.0)
 
 
 class _Timed:
@@ -27,7 +29,7 @@ class _Timed:
         """Compute a pass, and say what it took before its tokens are told."""
         scheduler = self.stepper.scheduler
         step = scheduler.schedule()
-        attribute(step, PASS_SECONDS, 0.0)
+        attribute(step, PASS_SECONDS, BY_POSITIONS, self.stepper.limits.max_step_tokens)
         self.seconds += PASS_SECONDS
         scheduler.progress.begin(step)
         sampled = [entry.sequence for entry in step.sampled]
@@ -77,10 +79,25 @@ def test_late_positions_weigh_more_by_their_attention() -> None:
     before = late.stats.computed_seconds
     step = timed.stepper.scheduler.schedule()
     spans = dict(zip((each.request_id for each in step.sequences), step.spans, strict=True))
-    attribute(step, 1.0, 1.0)
+    attribute(step, 1.0, StepCost(0.0, 1.0, 1.0), 16)
 
     works = {name: len(span.token_ids) * (1 + span.start + len(span.token_ids) / 2) for name, span in spans.items()}
     share = works["late"] / sum(works.values())
     assert late.stats.computed_seconds - before == pytest.approx(share)
     assert early.stats.computed_seconds == pytest.approx(1 - share)
     assert pair_weight(INFO.shape) == INFO.shape.attention_flop_per_pair / (2 * INFO.shape.num_linear_parameters)
+
+
+def test_what_is_computed_beside_a_prompt_is_no_part_of_it() -> None:
+    """Its computation is what it would be on an idle node: some passes, the last of which has few positions."""
+    stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
+    prompts = [stepper.add(request_of(prompt_of(length, length), str(length))) for length in (33, 16, 5)]
+    while stepper.scheduler.running or stepper.scheduler.waiting:
+        step = stepper.scheduler.schedule()
+        attribute(step, cost.seconds(step.work), cost, 16)
+        stepper.scheduler.progress.begin(step)
+        for sampled in step.sampled:
+            stepper.scheduler.finish(sampled.sequence)
+
+    expected = [cost.seconds(StepWork(33, 0), 3), cost.seconds(StepWork(16, 0)), cost.seconds(StepWork(5, 0))]
+    assert [each.stats.computed_seconds for each in prompts] == pytest.approx(expected)

@@ -32,7 +32,7 @@ from baton.engine.scheduling.shares import PromptDemand, reachable_target, share
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.scheduling.turns import MAX_CANDIDATES, TenantTurns
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
-from baton.engine.step_cost import StepCostModel
+from baton.engine.step_cost import StepCost, StepCostModel, StepWork
 from baton.errors import OutOfMemoryError
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockPool
@@ -198,7 +198,8 @@ class Scheduler:
             if seconds > 0.0:
                 self.offload.note_pass(seconds)
         if step.has_unanswered:
-            attribute(step, seconds, self._pair_weight)
+            cost = self._costs.cost or StepCost(0.0, 1.0, self._pair_weight)
+            attribute(step, seconds, cost, self._limits.max_step_tokens)
 
     def longest_seconds(self, step: Step) -> float:
         """Return the time after which a pass is taken for hung; infinity: it cannot be told yet."""
@@ -370,20 +371,25 @@ def pair_weight(shape: ModelShape) -> float:
     return shape.attention_flop_per_pair / (2.0 * shape.num_linear_parameters)
 
 
-def attribute(step: Step, seconds: float, pair_weight: float) -> None:
+def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> None:
     """Enter the time of a pass into the sequences that it brings nearer to their first token.
 
-    Prompts share all of it by their work: what decoding sequences add to a pass with prompts is part of what the
-    prompts take there. A prompt that is computed again, after its first token, has a share that is entered nowhere; a
-    sequence that takes over what another one computes has none.
+    Together, a prompt's parts are what it would take as the only one, in passes of `max_tokens` positions, by what
+    passes cost: for the rest of the time it waits. So they do not depend on who is beside it, decoding sequences apart,
+    which add to what each takes. A prompt that is computed again, after its first token, has a part that is entered
+    nowhere; a sequence that takes over what another one computes has none.
     """
-    parts = list[tuple[float, bool]]()
+    parts, all_tokens, all_pairs = list[tuple[Sequence, float]](), 0, 0.0
     for sequence, span in zip(step.sequences, step.spans, strict=True):
-        num_tokens, is_answered = len(span.token_ids), sequence.stats.first_token > 0.0
-        is_part = not is_answered or num_tokens > 1
+        num_tokens, stats = len(span.token_ids), sequence.stats
+        if stats.first_token > 0.0 and num_tokens == 1:
+            continue
         num_pairs = num_tokens * (2 * span.start + num_tokens) / 2
-        parts.append((num_tokens + pair_weight * num_pairs if is_part else 0.0, not is_answered))
-    total = sum(work for work, _ in parts)
-    for sequence, (work, is_awaited) in zip(step.sequences, parts, strict=True):
-        if is_awaited:
-            sequence.stats.computed_seconds += seconds * work / total
+        all_tokens, all_pairs = all_tokens + num_tokens, all_pairs + num_pairs
+        if stats.first_token == 0.0:
+            done = span.start - stats.num_cached - stats.num_shared
+            num_begun = math.ceil((done + num_tokens) / max_tokens) - math.ceil(done / max_tokens)
+            parts.append((sequence, cost.seconds(StepWork(num_tokens, num_pairs), num_begun)))
+    for sequence, part_seconds in parts:
+        whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
+        sequence.stats.computed_seconds += seconds * part_seconds / whole_seconds
