@@ -13,7 +13,7 @@ from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.state import kv_of, states_from, states_of
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.kv.kv_format import KvDtype, LayerSpec, Packed, WireCodec, row_bytes
-from baton.kv.numpy_codec import NumpyCodec
+from baton.kv.numpy_codec import NumpyCodec, _store
 
 CODECS: dict[str, WireCodec] = {"numpy": NumpyCodec(), "torch": TorchCodec()}
 CACHES = (KvDtype.FLOAT32, KvDtype.FLOAT16, KvDtype.BFLOAT16)
@@ -110,6 +110,15 @@ def test_no_bits_of_a_nan_become_a_number(name: str, wire: KvDtype, bits: int) -
 
     assert not back[7].isfinite().all()
     assert back[8].isfinite().all()
+
+
+def test_half_a_step_goes_to_the_even_number() -> None:
+    """As torch and devices round to bfloat16: a cache would drift to larger numbers otherwise."""
+    halves = np.array([0x3F808000, 0x3F818000, 0x3F817FFF, 0x3F808001], np.uint32).view(np.float32)
+    rows, bits = halves.reshape(1, -1), np.empty((1, 4), np.uint16)
+    _store(rows, bits, KvDtype.BFLOAT16)
+
+    assert [hex(each) for each in bits[0]] == ["0x3f80", "0x3f82", "0x3f81", "0x3f81"]
 
 
 def test_every_code_of_fp8_means_what_torch_says() -> None:

@@ -12,6 +12,7 @@ import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError, UnavailableError
 from baton.grpc_sockets.frames import PREFACE, settings_frame
+from baton.grpc_sockets.headers import Code, Status
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.internal.v1.kv_pb2 import KvSummary
 from baton.internal.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
@@ -184,3 +185,26 @@ def test_what_comes_after_the_end_of_a_stream_is_not_kept() -> None:
             assert not stream._items
 
     asyncio.run(run())
+
+
+def test_other_nodes_are_told_the_address_by_which_they_reach_it() -> None:
+    """Which need not be the one on which it listens."""
+    server = FastServer("127.0.0.1", 0, refuse, advertised=lambda port: f"mac.local:{port}")
+    port = server.start()
+    asyncio.run(server.drain(0))
+
+    assert server.advertised_address == f"mac.local:{port}"
+
+
+def test_a_message_that_came_before_a_refusal_counts() -> None:
+    """The path is there; what breaks is the stream."""
+
+    async def run() -> object:
+        stream = FastStream(StagingPool(1 << 20), lambda: False)
+        stream.message(memoryview(PrefillResponse(summary=KvSummary(frame_count=1)).SerializeToString()))
+        stream.ended(Status(Code.UNIMPLEMENTED, "gone"))
+        return await stream.first()
+
+    answer = asyncio.run(run())
+    assert isinstance(answer, PrefillResponse)
+    assert answer.summary.frame_count == 1

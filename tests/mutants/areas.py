@@ -68,6 +68,7 @@ AREAS: Mapping[str, Area] = {
             "tests/gateway/http",
             "tests/gateway/api/test_refusals.py",
             "tests/gateway/api/test_overload.py",
+            "tests/gateway/api/test_tolerance.py",
             "tests/decode/test_peers.py",
         ),
     ),

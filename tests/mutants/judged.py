@@ -34,6 +34,17 @@ EQUIVALENT: Mapping[str, str] = {
     "empty one cannot be repeated",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: 1 -> 0": "a prompt that is alone delays nobody, "
     "whatever its pass takes besides",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: num_prompts and target_seconds and step.spans -> "
+    "(num_prompts or target_seconds or step.spans)": "what depends on any of them asks for it again",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.isolate: 1 -> 2": "who is part of a pass without a span takes "
+    "blocks over, and computes two positions at least when it is alone",
+    f"{_BATON}/decode/kv_stream/reader.py:_is_cancelled: task is not None and task.cancelling() > 0 -> "
+    "(task.cancelling() > 0)": "nobody asks outside a task",
+    f"{_BATON}/kv_transport/kv_services.py:add_block_service: 1 -> 0": "all messages of protobuf are serialized by the "
+    "same function",
+    f"{_BATON}/security/tls.py:PublicCertificate._load: context.minimum_version = ssl.TLSVersion.TLSv1_2 -> "
+    "pass": "from Python 3.10 on it is so already",
+    f"{_BATON}/security/service_account.py:pod_of: 0 -> 1": "nobody judges a token in the first second of 1970",
 }
 """Why a mutant does what the module does, by its name."""
 
@@ -168,5 +179,51 @@ SURVIVED: Mapping[str, str] = {
     f"{_BATON}/gateway/access/admission.py:AccessLog._tell_ignored: name not in self._told_fields and "
     "len(self._told_fields) < MAX_TOLD_FIELDS -> (name not in self._told_fields)": "test_access_log.py::"
     "test_names_that_clients_make_up_fill_neither_log_nor_memory",
+    f"{_BATON}/engine/scheduling/turns.py:TenantTurns.end: self._mean_output_tokens += (num_outputs - "
+    "self._mean_output_tokens) / 16 -> pass": "test_turns.py::test_an_output_is_expected_to_be_as_long_as_those_before",
+    f"{_BATON}/engine/scheduling/turns.py:TenantTurns.end: self._mean_output_tokens += (num_outputs - "
+    "self._mean_output_tokens) / 16 -> self._mean_output_tokens -= (num_outputs - self._mean_output_tokens) / "
+    "16": "test_turns.py::test_an_output_is_expected_to_be_as_long_as_those_before",
+    f"{_BATON}/engine/scheduling/turns.py:TenantTurns.end: sequence.is_admitted and sequence.request.purpose is not "
+    "Purpose.PREFILL -> (sequence.request.purpose is not Purpose.PREFILL)": "test_turns.py::"
+    "test_an_output_is_expected_to_be_as_long_as_those_before",
+    f"{_BATON}/engine/scheduling/admission.py:BatchAdmission.admit: continue -> break": "test_turns.py::"
+    "test_a_suspect_that_waits_for_its_turn_holds_up_nobody",
+    f"{_BATON}/engine/scheduling/step.py:Step.add_decoding: sequence.stats.first_token == 0.0 -> "
+    "(sequence.stats.first_token != 0.0)": "test_attribution.py::test_the_last_position_of_a_prompt_is_part_of_it",
+    f"{_BATON}/engine/scheduling/step.py:Step.add_decoding: True -> False": "test_attribution.py::"
+    "test_the_last_position_of_a_prompt_is_part_of_it",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.longest_seconds: step.num_prompts > 0 -> (step.num_prompts >= "
+    "0)": "test_step.py::test_a_pass_without_prompts_is_judged_by_such_passes",
+    f"{_BATON}/engine/kv_cache/offload.py:Offload.take_run: not self.store.num_blocks or begin == len(hashes) -> (not "
+    "self.store.num_blocks)": "none: the condition is gone, as a store has no blocks of nothing",
+    f"{_BATON}/engine/kv_cache/pool_size.py:pass_bytes: 64 -> 63": "test_pool_size.py::"
+    "test_a_pass_holds_logits_of_its_positions_and_of_its_sequences",
+    f"{_BATON}/engine/kv_cache/pool_size.py:choose_pool_size: 0 -> 1": "test_pool_size.py::"
+    "test_a_number_is_refused_where_others_need_all_that_is_there",
+    f"{_BATON}/kv_transport/kv_services.py:_guarded.serve: {{**rpc_attributes(call.path, address), names.KV_TRANSPORT: "
+    '"fast"} -> {**rpc_attributes(call.path, address)}': "test_told.py::test_the_sender_s_trace_tells_the_way_too",
+    f"{_BATON}/decode/kv_stream/reader.py:: 64 << 20 -> (64 >> 20)": "test_reader.py::"
+    "test_a_stream_has_64_mib_on_their_way",
+    f"{_BATON}/kv_transport/kv_services.py:FastServer.__init__: advertised or (lambda port: host_port(host, port)) -> "
+    "(lambda port: host_port(host, port))": "test_kv_services.py::"
+    "test_other_nodes_are_told_the_address_by_which_they_reach_it",
+    f"{_BATON}/kv_transport/fast_channel.py:FastStream.first: not self._items and status is not None and status.code "
+    "in _NO_PATH and info_of(status.details) is None -> (status is not None and status.code in _NO_PATH and "
+    "(info_of(status.details) is None))": "test_kv_services.py::test_a_message_that_came_before_a_refusal_counts",
+    f"{_BATON}/decode/kv_stream/remote_prefill.py:RemotePrefill.describe: summary.queue_duration.CopyFrom("
+    "duration_from_seconds(queue_seconds)) -> pass": "test_told.py::"
+    "test_a_summary_tells_how_long_the_parts_of_a_prefill_took",
+    f"{_BATON}/kv/numpy_codec.py:_store: 0x7FFF -> 32766": "test_codecs.py::test_half_a_step_goes_to_the_even_number",
+    f"{_BATON}/gateway/access/cors.py:Cors.answer: True -> False": "test_cors.py::"
+    "test_a_question_of_a_browser_is_answered_and_no_request_is",
+    f'{_BATON}/gateway/access/api_keys.py:ApiKeys.authenticate: raise AuthenticationError("an API key is needed: send '
+    'it as `Authorization: Bearer KEY`") -> pass': "test_api_keys.py::test_who_shows_no_key_learns_how",
+    f'{_BATON}/gateway/access/cors.py:_permissions: {{ "access-control-allow-methods": "GET, POST, DELETE", '
+    '"access-control-allow-headers": request.headers.get("access-control-request-headers", ""), '
+    '"access-control-max-age": str(_MAX_AGE_SECONDS), } -> '
+    "{'access-control-allow-methods': 'GET, POST, DELETE', 'access-control-allow-headers': "
+    "request.headers.get('access-control-request-headers', '')}": "test_cors.py::"
+    "test_an_allowed_page_learns_what_it_may_send",
 }
 """The test that was written because a mutant had survived, by its name."""

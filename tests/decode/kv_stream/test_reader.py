@@ -18,6 +18,11 @@ def test_small_frames_do_not_wait_for_each_other() -> None:
     assert not any(asyncio.run(asyncio.wait_for(enter_many(), 5)))
 
 
+def test_a_stream_has_64_mib_on_their_way() -> None:
+    """As 512 frames of a layer of a short prompt have."""
+    assert MAX_BYTES_IN_FLIGHT == 64 * 1024 * 1024
+
+
 def test_a_frame_without_room_enters_when_the_first_has_landed() -> None:
     """Large frames are held to their number, and one that waits says so."""
 

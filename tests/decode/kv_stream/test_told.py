@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.telemetry import names
-from baton.wire.quantities import seconds_from_duration
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 from decode.pair import PATIENT, Damage, Pair, generate, intact, request_of, with_pair
 from decode.test_generation import dying, flipped
 from engine.rig import LAYOUT, expected_tokens, prompt_of
@@ -55,6 +56,19 @@ def test_a_trace_tells_what_carried_a_stream_and_each_of_its_parts(
     assert names.EVENT_KV_BROKEN not in kinds
 
 
+def test_the_sender_s_trace_tells_the_way_too(exported: InMemorySpanExporter) -> None:
+    """Its span is the server's."""
+
+    async def client(pair: Pair) -> None:
+        await generate(pair, request_of(PROMPT))
+
+    with_pair(client, transport="fast")
+
+    served = [each for each in exported.get_finished_spans() if each.kind is SpanKind.SERVER]
+    sent = [each.attributes for each in served if each.name.endswith("PrefillService/Prefill")]
+    assert [attributes and attributes[names.KV_TRANSPORT] for attributes in sent] == ["fast"]
+
+
 @pytest.mark.parametrize(("damage", "reason"), [(flipped, "KV_STREAM_BROKEN"), (dying, "INTERNAL")])
 def test_a_trace_tells_why_a_stream_broke_and_that_the_prompt_was_computed_here(
     exported: InMemorySpanExporter, damage: Damage, reason: str
@@ -81,6 +95,7 @@ def test_a_summary_tells_how_long_the_parts_of_a_prefill_took() -> None:
         async for response in intact(responses):
             if response.HasField("summary"):
                 await asyncio.sleep(0.05)
+                response.summary.queue_duration.CopyFrom(duration_from_seconds(0.5))
             yield response
 
     async def client(pair: Pair) -> None:
@@ -88,6 +103,7 @@ def test_a_summary_tells_how_long_the_parts_of_a_prefill_took() -> None:
         assert seconds_from_duration(summary.transfer_duration) > 0
         assert summary.HasField("prefill_duration")
         assert summary.HasField("exposed_duration")
+        assert seconds_from_duration(summary.queue_duration) >= 0.5
         local = (await generate(pair, request_of(PROMPT, prefill_node_id="", request_id="local"))).summary
         assert not seconds_from_duration(local.transfer_duration)
 

@@ -160,6 +160,14 @@ def test_a_device_that_the_model_fills_is_refused_with_its_figures(memory: Devic
         choose_pool_size(None, memory, MODEL, DEFAULT_BOUNDS)
 
 
+def test_a_number_is_refused_where_others_need_all_that_is_there() -> None:
+    """The message says that nothing is left."""
+    bounds = replace(DEFAULT_BOUNDS, beside_bytes=2 * CPU.free_bytes, beside_cause="the loader")
+
+    with pytest.raises(ConfigurationError, match="do not fit into the 0 that are left beside the loader"):
+        choose_pool_size(5, CPU, MODEL, bounds)
+
+
 @pytest.mark.parametrize("num_blocks", [None, 5, 10**6])
 def test_ranks_have_as_many_blocks_as_the_one_with_least_room(num_blocks: int | None) -> None:
     """Each gives its two numbers, whatever is asked for, and takes the least of all; else they would wait for ever."""
@@ -236,3 +244,13 @@ def test_what_states_take_is_not_there_for_blocks() -> None:
             choose_pool_size(10**9, memory, MODEL, DEFAULT_BOUNDS)
         num_fitting_without = int(str(refusal_without.value).split(" would")[0].rpartition("; ")[2])
         assert num_fitting_without - num_fitting == pytest.approx(taken_bytes / MODEL.block_bytes, abs=1)
+
+
+def test_a_pass_holds_logits_of_its_positions_and_of_its_sequences() -> None:
+    """Two float32 for each position and number of the vocabulary, eight float64 for each sequence of the batch."""
+    positions = DEFAULT_BOUNDS.max_step_tokens
+    more = pass_bytes(SHAPE, replace(DEFAULT_BOUNDS, max_batch_size=DEFAULT_BOUNDS.max_batch_size + 1)) - WORKSPACE
+    logits = WORKSPACE - SHAPE.workspace_bytes(positions) - DEFAULT_BOUNDS.max_batch_size * more
+
+    assert more == 8 * 8 * SHAPE.vocabulary_size
+    assert logits == positions * 2 * 4 * SHAPE.vocabulary_size

@@ -101,3 +101,16 @@ def test_what_is_computed_beside_a_prompt_is_no_part_of_it() -> None:
 
     expected = [cost.seconds(StepWork(33, 0), 3), cost.seconds(StepWork(16, 0)), cost.seconds(StepWork(5, 0))]
     assert [each.stats.computed_seconds for each in prompts] == pytest.approx(expected)
+
+
+def test_the_last_position_of_a_prompt_is_part_of_it() -> None:
+    """Though a pass computes it as it does an output's."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=8)
+    prompt = stepper.add(request_of(prompt_of(9), "prompt"))
+    for seconds in (0.5, 0.25):
+        step = stepper.step()
+        assert step is not None
+        stepper.scheduler.note_pass(step, seconds)
+
+    assert step.is_decode
+    assert prompt.stats.computed_seconds == 0.75

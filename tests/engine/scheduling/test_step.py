@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -64,3 +65,15 @@ def test_a_position_behind_a_whole_prompt_is_no_prompt() -> None:
 
     assert (one.is_decode, one.num_prompts, one.num_ended) == (True, 0, 0)
     assert (two.is_decode, two.num_prompts, two.num_ended) == (False, 1, 1)
+
+
+def test_a_pass_without_prompts_is_judged_by_such_passes() -> None:
+    """A step of many sequences has as many positions as a short prompt, and takes another time."""
+    stepper = Stepper(num_blocks=64)
+    stepper.add(request_of(prompt_of(3), "one", replace(GREEDY, max_tokens=20, ignore_eos=True)))
+    for _ in range(14):
+        step = stepper.step()
+        assert step is not None
+        stepper.scheduler.note_pass(step, 0.25)
+
+    assert 0.25 < stepper.scheduler.longest_seconds(step) < math.inf

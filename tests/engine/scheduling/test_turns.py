@@ -188,6 +188,40 @@ def test_an_output_is_charged_before_it_exists() -> None:
     assert stepper.scheduler._turns._counters["a"] == 0.0
 
 
+def test_an_output_is_expected_to_be_as_long_as_those_before() -> None:
+    """Of requests that got a place: who gave up before has shown nothing of its output."""
+    stepper = Stepper(num_blocks=256)
+    turns, long = stepper.scheduler._turns, replace(GREEDY, max_tokens=999, ignore_eos=True)
+    asking = stepper.add(request_of(prompt_of(6), "asking", long, tenant="a"))
+    usual = turns._expected_output_tokens(asking)
+    for number in range(20):
+        stepper.scheduler.finish(stepper.add(request_of(prompt_of(6, number), f"gone-{number}", long, tenant="b")))
+    assert turns._expected_output_tokens(asking) == usual
+    stepper.scheduler.finish(asking)
+    short = replace(GREEDY, max_tokens=2, ignore_eos=True)
+    for number in range(100):
+        stepper.add(request_of(prompt_of(3, number), f"short-{number}", short, tenant="ab"[number % 2]))
+    while stepper.step():
+        pass
+
+    assert turns._expected_output_tokens(stepper.add(request_of(prompt_of(6), "next", long))) == pytest.approx(2, abs=1)
+
+
+def test_a_suspect_that_waits_for_its_turn_holds_up_nobody() -> None:
+    """Neither who asked after it, nor its own tenant's other requests."""
+    stepper = suspects_beside("abc", 1)
+    suspect = stepper.sequences[-1]
+    while not computed(stepper).is_alone:
+        pass
+    stepper.scheduler._preempt(suspect)
+    behind = stepper.add(request_of(prompt_of(6, 99), "behind", tenant="thief"))
+
+    step = computed(stepper)
+
+    assert not step.is_alone
+    assert behind in step.sequences
+
+
 def test_a_prompt_that_another_node_computes_costs_its_output_alone() -> None:
     """What its tenant is going to be charged decides whose turn it is."""
     stepper = suspects_beside("a", 0)

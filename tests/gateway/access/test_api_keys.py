@@ -66,6 +66,12 @@ def test_anything_else_is_nobody(keys: ApiKeys, headers: dict[str, str]) -> None
         keys.authenticate(headers)
 
 
+def test_who_shows_no_key_learns_how(keys: ApiKeys) -> None:
+    """It need not be told that a key is unknown which it has not sent."""
+    with pytest.raises(AuthenticationError, match="Authorization: Bearer"):
+        keys.authenticate({})
+
+
 def test_an_administrators_key_says_so_in_its_line(path: Path) -> None:
     """The key ends before that."""
     path.write_text("alice:secret-a\nops:secret-o admin\n")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from baton.gateway.access.cors import Cors
+from baton.gateway.http.messages import HttpRequest
+from baton.gateway.http.response import HttpResponse
 from baton.gateway.server import RunningGateway
 from gateway.fake_cluster import MODEL, FakeCluster, Loop
 from gateway.rest import ask
@@ -50,6 +55,7 @@ def test_an_allowed_page_learns_what_it_may_send(open_gateway: RunningGateway) -
     assert reply.headers["access-control-allow-origin"] == ORIGIN
     assert reply.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     assert reply.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+    assert reply.headers["access-control-max-age"] == "600"
     assert reply.headers["vary"] == "origin"
 
 
@@ -90,3 +96,15 @@ def test_any_page_is_allowed_by_a_star(loop: Loop, cluster: FakeCluster) -> None
         reply = ask(running, "/v1/models", headers={"origin": "https://anything.example"})
 
     assert reply.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "POST"])
+def test_a_question_of_a_browser_is_answered_and_no_request_is(method: str) -> None:
+    """It would be answered a second time."""
+    sent = list[int]()
+    request = cast(HttpRequest, SimpleNamespace(method=method, headers=PREFLIGHT))
+    response = SimpleNamespace(headers={}, send=lambda status, *_body, **_more: sent.append(status))
+
+    is_answered = Cors([ORIGIN]).answer(request, cast(HttpResponse, response))
+
+    assert (is_answered, sent) == ((True, [200]) if method == "OPTIONS" else (False, []))

@@ -208,7 +208,7 @@ class Offload:
 
     def take_run(self, hashes: Seq[BlockHash], begin: int) -> list[BlockKv]:
         """Return consecutive blocks' contents, from `begin` of `hashes`, that are better copied in than computed."""
-        if not self.store.num_blocks or begin == len(hashes):
+        if not self.store.num_blocks:
             return []
         contents = self.store.take_run(hashes[begin:])
         return contents if contents and self._is_quicker(begin, begin + len(contents)) else []
