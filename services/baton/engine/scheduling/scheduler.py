@@ -390,6 +390,6 @@ def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> No
             done = span.start - stats.num_cached - stats.num_shared
             num_begun = math.ceil((done + num_tokens) / max_tokens) - math.ceil(done / max_tokens)
             parts.append((sequence, cost.seconds(StepWork(num_tokens, num_pairs), num_begun)))
+    whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
     for sequence, part_seconds in parts:
-        whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
         sequence.stats.computed_seconds += seconds * part_seconds / whole_seconds
