@@ -13,6 +13,7 @@ from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     ReceivedFrame,
+    _read_varint,
     _varint,
     encode_frame,
     parse_response,
@@ -138,6 +139,7 @@ def test_a_received_frame_is_a_view_of_its_message() -> None:
 def test_numbers_are_written_in_as_few_bytes_as_protobuf_needs(number: int) -> None:
     """Lengths of frames are sums of such lengths."""
     assert kv_pb2.KvFrame(layer_begin=number).SerializeToString()[1:] == _varint(number)
+    assert _read_varint(_varint(number) + b"\x01", 0) == (number, len(_varint(number)))
 
 
 @pytest.mark.parametrize("data", [b"\x0a" + b"\xff" * 11, b"\x0a\xff", b"\x0a", b"\xff" * 20])

@@ -45,6 +45,16 @@ EQUIVALENT: Mapping[str, str] = {
     f"{_BATON}/security/tls.py:PublicCertificate._load: context.minimum_version = ssl.TLSVersion.TLSv1_2 -> "
     "pass": "from Python 3.10 on it is so already",
     f"{_BATON}/security/service_account.py:pod_of: 0 -> 1": "nobody judges a token in the first second of 1970",
+    f"{_BATON}/engine/scheduling/step.py:Step._add_sampled: sampled and sampled[-1].sequence.queue_key.arrival > "
+    "arrival -> sampled": "what is in order stays so when it is sorted",
+    f"{_BATON}/engine/scheduling/step.py:Step._add_sampled: sampled[-1].sequence.queue_key.arrival > arrival -> "
+    "(sampled[-1].sequence.queue_key.arrival >= arrival)": "no two come at the same place",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: num_prompts and target_seconds and step.spans -> "
+    "(num_prompts and target_seconds)": "what depends on it asks for it again",
+    f"{_BATON}/engine/scheduling/admission.py:InFlightPrefixes.reusable_prefix: sequence.awaited = None -> "
+    "pass": "who may not share has awaited nothing, and of others it is set below",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 0 -> 1": "places are compared with each other alone",
+    f"{_BATON}/engine/kv_cache/ingest.py:Ingest.run: 0 -> 1": "no piece has a single byte",
 }
 """Why a mutant does what the module does, by its name."""
 

@@ -243,7 +243,9 @@ def test_pieces_of_a_frame_are_the_frame(
     )
     cursor, taken = FrameCursor(frame, spec.num_kv_heads, block_tokens), 0
     expected = {(4 + layer, token_begin + index) for layer in range(2) for index in range(num_tokens)}
+    num_left = len(frame.keys) + len(frame.values)
     while not cursor.is_complete:
+        assert cursor.num_bytes_left == num_left
         size = sizes[taken % len(sizes)]
         taken += 1
         piece = cursor.next_piece(size, must=True)
@@ -252,7 +254,18 @@ def test_pieces_of_a_frame_are_the_frame(
         first = piece.start - token_begin
         part = kv_of(states[piece.layer - 4][first : first + piece.num_tokens], spec, dtype)
         assert (bytes(piece.kv.keys), bytes(piece.kv.values)) == (bytes(part.keys), bytes(part.values))
+        num_left -= piece.num_bytes
         positions = {(piece.layer, piece.start + index) for index in range(piece.num_tokens)}
         assert positions <= expected
         expected -= positions
     assert not expected
+
+
+def test_what_comes_late_for_a_request_that_is_gone_is_nothing() -> None:
+    """The stream's end and its client's need not know of each other."""
+    with Rig(mock_runner()) as rig:
+        rig.engine.commit_kv("gone")
+        rig.engine.fall_back("gone", 5)
+        prompt = prompt_of(9)
+
+        assert rig.generate(request_of(prompt, "next")) == expected_tokens(prompt, GREEDY.max_tokens)

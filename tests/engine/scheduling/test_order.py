@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.scheduler import LEVEL_SECONDS, due_seconds
-from baton.engine.scheduling.shares import PromptDemand, share_tokens
+from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.kv.pool import BlockPool
 from engine.rig import prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
@@ -55,6 +55,30 @@ def test_turns_end_with_a_prompt_where_that_is_enough_but_not_the_tenth_of_who_i
 
     assert share_tokens(demands, 80, is_enough=is_enough) == [30, 0, 3]
     assert asked == [(33, 2)]
+
+
+def test_who_is_through_by_the_tenth_counts_once() -> None:
+    """When its turn comes there is nothing left of it."""
+    demands = [PromptDemand(*claim) for claim in [(3, 3, 0), (90, 90, 0), (9, 40, 0), (2, 2, 0)]]
+    asked = list[tuple[int, int]]()
+
+    def is_enough(num_tokens: int, num_ended: int) -> bool:
+        asked.append((num_tokens, num_ended))
+        return False
+
+    assert share_tokens(demands, 120, is_enough=is_enough) == [3, 90, 9, 2]
+    assert asked == [(5, 2), (95, 3)]
+
+
+@pytest.mark.parametrize(
+    ("decode_seconds", "num_waiting", "num_decoding", "expected"),
+    [(0.01, 3, 4, 0.03), (0.03, 3, 4, 0.0525), (0.06, 4, 2, 0.18), (0.06, 2, 0, 0.18)],
+)
+def test_a_target_that_decoding_misses_starves_no_prompt(
+    decode_seconds: float, num_waiting: int, num_decoding: int, expected: float
+) -> None:
+    """What a pass takes more is what those who wait gain by it."""
+    assert reachable_target(0.03, decode_seconds, num_waiting, num_decoding) == pytest.approx(expected)
 
 
 _CLAIMS = st.builds(

@@ -45,21 +45,26 @@ class Scene(NamedTuple):
     failing: float = 0.0
     """Share of passes that fail."""
     num_state_slots: int = 0
+    num_waiting: int = 100
+    """Requests that may wait, but for those of tenants that have less than their share."""
 
 
 SCENES = {
     "plain": Scene(1, SchedulerLimits(6, 16)),
     "by turns": Scene(2, SchedulerLimits(6, 24), tenants="abc"),
-    "few blocks": Scene(3, SchedulerLimits(8, 16), num_blocks=14),
+    "few blocks": Scene(3, SchedulerLimits(8, 16), num_blocks=20),
     "few places": Scene(4, SchedulerLimits(2, 12), tenants="ab"),
     "few prompts": Scene(5, SchedulerLimits(8, 16, max_step_prompts=2)),
     "no sharing": Scene(6, SchedulerLimits(6, 16, shares_prompts=False), num_ahead=0),
     "in time": Scene(7, SchedulerLimits(8, 32, target_tpot_seconds=0.004)),
+    "in little time": Scene(15, SchedulerLimits(12, 48, target_tpot_seconds=0.0055), num_blocks=120, num_ahead=0),
     "suspects": Scene(8, SchedulerLimits(6, 16), tenants="ab", suspects=0.3),
     "suspects of nobody": Scene(9, SchedulerLimits(6, 16), suspects=0.3, num_ahead=0),
-    "failures": Scene(10, SchedulerLimits(6, 16), failing=0.1),
+    "failures": Scene(10, SchedulerLimits(6, 12), failing=0.25, num_ahead=0),
     "failures by turns": Scene(11, SchedulerLimits(6, 24), tenants="ab", failing=0.1, num_ahead=0),
     "states": Scene(12, SchedulerLimits(6, 16), num_state_slots=8),
+    "few states": Scene(13, SchedulerLimits(6, 16), num_state_slots=3),
+    "a long queue": Scene(14, SchedulerLimits(4, 16), num_blocks=60, tenants="abc", num_requests=26, num_waiting=5),
 }
 
 
@@ -85,8 +90,12 @@ class Scenery:
         in_flight: list[Step] = []
         for number in range(MAX_PASSES):
             self._now += 0.01
-            while arriving and self._random.random() < 0.6:
-                self._add(arriving.pop())
+            while arriving and self._random.random() < 0.7:
+                request = arriving.pop()
+                if self.scheduler.may_wait(request, self._scene.num_waiting):
+                    self._add(request)
+                else:
+                    yield f"{number}: {request.request_id} is refused"
             self._room = self._random.random() < 0.7
             living = [each for each in self.sequences if each.phase is not Phase.FINISHED]
             if not living and not arriving:
@@ -120,15 +129,15 @@ class Scenery:
     def _request(self, index: int) -> EngineRequest:
         random = self._random
         purpose = random.choice([Purpose.GENERATE, Purpose.GENERATE, Purpose.RECEIVE, Purpose.PREFILL])
-        export = KvExportSpec(lambda *_: None, may_begin=lambda: self._room) if purpose is Purpose.PREFILL else None
+        export = KvExportSpec(lambda *_: None, random.choice([0, 4, 9]), may_begin=lambda: self._room)
         is_scored = purpose is Purpose.GENERATE and random.random() < 0.2
-        params = replace(GREEDY, max_tokens=random.choice([1, 3, 9]), num_prompt_logprobs=1 if is_scored else None)
+        params = replace(GREEDY, max_tokens=random.choice([1, 3, 9, 20]), num_prompt_logprobs=1 if is_scored else None)
         return request_of(
-            prompt_of(random.choice([1, 4, 5, 9, 17, 33, 47]), seed=random.choice([1, 1, 2])),
+            prompt_of(random.choice([1, 4, 5, 9, 17, 33, 47]), seed=random.choice([1, 1, 2, 3, index])),
             f"{purpose.value[0]}{index}",
             replace(params, ignore_eos=True),
             purpose=purpose,
-            export=export,
+            export=export if purpose is Purpose.PREFILL else None,
             priority=random.choice([0, 0, 0, 1, -1]),
             tenant=random.choice(self._scene.tenants).strip(),
             tenant_weight=random.choice([1, 2]),

@@ -113,3 +113,18 @@ def test_what_spoiled_logits_came_from_is_in_no_cache_any_more() -> None:
     assert scheduler.pool.match(sequence.hashes) == []
     assert scheduler.states.deepest(sequence.hashes, 4) == 0
     scheduler.check_integrity()
+
+
+def test_who_received_a_part_goes_on_from_the_checkpoint_that_it_had() -> None:
+    """Its slot has nothing yet: the checkpoint is copied there when the rest is computed."""
+    scheduler = scheduler_of()
+    sequence = added(scheduler, Purpose.RECEIVE)
+    keep(scheduler.pool, sequence.hashes[:2])
+    keep(scheduler.states.pool, sequence.hashes[1:2])
+    scheduler.schedule()
+
+    scheduler.fall_back(sequence, 9)
+
+    assert sequence.num_computed == 8
+    assert len(scheduler.states.slots_of(sequence)) == 2
+    scheduler.check_integrity()

@@ -82,6 +82,19 @@ def test_a_secret_that_cannot_be_read_changes_nothing(tmp_path: Path, caplog: py
     assert salts.salt_of("bob", "") != before
 
 
+def test_secrets_are_looked_at_once_a_second(tmp_path: Path) -> None:
+    """However many requests come: the file may be a network's."""
+    now = 100.0
+    salts = TenantSalts(secret_file(tmp_path), lambda: now)
+    before = salts.salt_of("bob", "")
+    secret_file(tmp_path, "n" * 32)
+    now += 0.9
+    assert salts.salt_of("bob", "") == before
+    now += 0.1
+
+    assert salts.salt_of("bob", "") != before
+
+
 def test_only_keys_of_one_owner_share_blocks(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
     """Router, index and nodes see other hashes for the same prompt: neither counts nor times tell of it.
 
