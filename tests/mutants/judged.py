@@ -55,6 +55,12 @@ EQUIVALENT: Mapping[str, str] = {
     "pass": "who may not share has awaited nothing, and of others it is set below",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 0 -> 1": "places are compared with each other alone",
     f"{_BATON}/engine/kv_cache/ingest.py:Ingest.run: 0 -> 1": "no piece has a single byte",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 1 -> 2": "no pass has been planned yet, and an "
+    "empty one cannot be repeated",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._reserve_blocks: len(sequence.block_table) * block_tokens -> "
+    "(len(sequence.block_table) // block_tokens)": "who has its blocks gets no more of them, only later",
+    f"{_BATON}/engine/scheduling/step.py:SequenceProgress.lengthen: 2 -> 1": "a pass is one pass already, and has its "
+    "blocks",
 }
 """Why a mutant does what the module does, by its name."""
 

@@ -242,7 +242,7 @@ def _span(span: Span) -> str:
     row = "" if span.follows_row is None else f"<{span.follows_row}"
     logits = "" if span.logits_from is None else f"^{span.logits_from}"
     sink = "!" if span.layer_sink is not None else ""
-    return f"[{span.start}:{span.end}{logits}{row}{sink}]"
+    return f"[{span.start}:{span.end}{logits}{row}{sink}]" + "~" * (not span.needs_logits)
 
 
 def summary(sequence: Sequence) -> str:
