@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvDtype, StateTensor
-from baton.kv.stream import KvFrame
+from baton.kv.stream import FrameKind, KvFrame
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     ReceivedFrame,
@@ -133,6 +133,16 @@ def test_a_received_frame_is_a_view_of_its_message() -> None:
     assert isinstance(response, ReceivedFrame)
     assert isinstance(response.frame.keys, memoryview)
     assert response.frame.keys.obj is data
+
+
+def test_a_frame_that_does_not_say_what_it_holds_has_keys_and_values() -> None:
+    """So senders wrote them before there was anything else."""
+    said = kv_pb2.KvFrame(layer_count=1, token_count=1, keys=b"k", values=b"v")
+
+    response = parse_response(prefill_service_pb2.PrefillResponse(frame=said).SerializeToString())
+
+    assert isinstance(response, ReceivedFrame)
+    assert response.frame.kind is FrameKind.KV
 
 
 @pytest.mark.parametrize("number", [1, 127, 128, 16_383, 16_384])

@@ -61,6 +61,9 @@ EQUIVALENT: Mapping[str, str] = {
     "(len(sequence.block_table) // block_tokens)": "who has its blocks gets no more of them, only later",
     f"{_BATON}/engine/scheduling/step.py:SequenceProgress.lengthen: 2 -> 1": "a pass is one pass already, and has its "
     "blocks",
+    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._reserve_blocks: num_ahead and sequence.num_outputs_left <= 0 "
+    "-> (sequence.num_outputs_left <= 0)": "who has all of its output, and nothing on the way, runs no more",
+    f"{_BATON}/engine/kv_cache/ingest.py:Ingest.write_beside: 0 -> 1": "no piece has a single byte",
 }
 """Why a mutant does what the module does, by its name."""
 
@@ -241,5 +244,11 @@ SURVIVED: Mapping[str, str] = {
     "{'access-control-allow-methods': 'GET, POST, DELETE', 'access-control-allow-headers': "
     "request.headers.get('access-control-request-headers', '')}": "test_cors.py::"
     "test_an_allowed_page_learns_what_it_may_send",
+    f"{_BATON}/decode/kv_stream/receive_budget.py:: 64 << 10 -> (64 >> 10)": "test_receive_budget.py::"
+    "test_frames_are_no_smaller_than_what_their_headers_are_worth",
+    f"{_BATON}/kv_transport/frame_codec.py:_received: message.kind or FrameKind.KV -> (message.kind)": ""
+    "test_frame_codec.py::test_a_frame_that_does_not_say_what_it_holds_has_keys_and_values",
+    f'{_BATON}/security/tls.py:PublicCertificate._load: context.set_alpn_protocols(["http/1.1"]) -> pass': ""
+    "test_https.py::test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1",
 }
 """The test that was written because a mutant had survived, by its name."""

@@ -224,3 +224,8 @@ def test_streams_share_what_a_node_has_for_them(transport: str) -> None:
         assert budget.num_bytes == 0
 
     with_pair(client, transport=transport)  # type: ignore[arg-type]
+
+
+def test_frames_are_no_smaller_than_what_their_headers_are_worth() -> None:
+    """However many streams there may be."""
+    assert ReceiveBudget(1 << 20, 256).frame_bytes == 64 * 1024

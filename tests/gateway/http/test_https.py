@@ -132,6 +132,16 @@ def test_files_that_cannot_be_used_leave_the_certificate_as_it_was(site: Site, a
     assert (site.status(authority), site.models(authority)) == (200, [MODEL])
 
 
+def test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1(site: Site, authority: trustme.CA) -> None:
+    """It learns that in the handshake: browsers offer both."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    address = ("127.0.0.1", site.gateway.http_port)
+    with socket.create_connection(address, 20) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
+        assert tls.selected_alpn_protocol() == "http/1.1"
+
+
 def test_who_speaks_no_tls_is_let_go(site: Site, authority: trustme.CA) -> None:
     """Plain HTTP, or nothing at all within the time of a head; others are served."""
     assert b"HTTP" not in exchange(site.gateway, post("/v1/completions", completion()))
