@@ -36,8 +36,6 @@ EQUIVALENT: Mapping[str, str] = {
     "whatever its pass takes besides",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: num_prompts and target_seconds and step.spans -> "
     "(num_prompts or target_seconds or step.spans)": "what depends on any of them asks for it again",
-    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.isolate: 1 -> 2": "who is part of a pass without a span takes "
-    "blocks over, and computes two positions at least when it is alone",
     f"{_BATON}/decode/kv_stream/reader.py:_is_cancelled: task is not None and task.cancelling() > 0 -> "
     "(task.cancelling() > 0)": "nobody asks outside a task",
     f"{_BATON}/kv_transport/kv_services.py:add_block_service: 1 -> 0": "all messages of protobuf are serialized by the "
@@ -53,7 +51,6 @@ EQUIVALENT: Mapping[str, str] = {
     "(num_prompts and target_seconds)": "what depends on it asks for it again",
     f"{_BATON}/engine/scheduling/admission.py:InFlightPrefixes.reusable_prefix: sequence.awaited = None -> "
     "pass": "who may not share has awaited nothing, and of others it is set below",
-    f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 0 -> 1": "places are compared with each other alone",
     f"{_BATON}/engine/kv_cache/ingest.py:Ingest.run: 0 -> 1": "no piece has a single byte",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 1 -> 2": "no pass has been planned yet, and an "
     "empty one cannot be repeated",
@@ -223,7 +220,7 @@ SURVIVED: Mapping[str, str] = {
     f"{_BATON}/kv_transport/kv_services.py:_guarded.serve: {{**rpc_attributes(call.path, address), names.KV_TRANSPORT: "
     '"fast"} -> {**rpc_attributes(call.path, address)}': "test_told.py::test_the_sender_s_trace_tells_the_way_too",
     f"{_BATON}/decode/kv_stream/reader.py:: 64 << 20 -> (64 >> 20)": "test_reader.py::"
-    "test_a_stream_has_64_mib_on_their_way",
+    "test_small_frames_do_not_wait_for_each_other",
     f"{_BATON}/kv_transport/kv_services.py:FastServer.__init__: advertised or (lambda port: host_port(host, port)) -> "
     "(lambda port: host_port(host, port))": "test_kv_services.py::"
     "test_other_nodes_are_told_the_address_by_which_they_reach_it",

@@ -28,7 +28,7 @@ from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import Deliverable, RequestRegistry, queued_placements
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.scheduler import Scheduler, pair_weight
+from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
@@ -82,7 +82,6 @@ class Engine:
             limits,
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
             disk=self._disk_tier,
-            pair_weight=pair_weight(runner.info.shape),
             num_state_slots=runner.num_state_slots,
         )
         self._post = post

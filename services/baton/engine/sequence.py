@@ -58,6 +58,8 @@ class SequenceStats:
     """Its part of the passes before its first token (`engine/scheduling/scheduler.py`)."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
+    computed_from: int = 0
+    """Position from which on its prompt was computed here."""
     num_shared: int = 0
     """Positions after them whose KV another sequence computed in the pass of first admission."""
     join_seconds: float = 0.0
@@ -198,10 +200,14 @@ class Sequence:
     @property
     def num_chunk_tokens(self) -> int:
         """Return how many positions of its prompt may be computed in one pass."""
-        num_tokens, export = self.num_pending, self.request.export
+        return min(self.num_pending, self.max_chunk_tokens or self.num_pending)
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        """Return how many positions of its prompt a pass computes at most, whatever there is room for; 0: any."""
         if self.is_scoring:
-            num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
-        return min(num_tokens, export.chunk_tokens or num_tokens) if export is not None else num_tokens
+            return SCORED_CHUNK_TOKENS
+        return self.request.export.chunk_tokens if self.request.export is not None else 0
 
     @property
     def num_outputs_left(self) -> int:

@@ -1,14 +1,15 @@
-"""The time of a pass goes to the prompts in it, by their work: computing and waiting are told apart."""
+"""A prompt has of each pass what it would take alone: computing and waiting are told apart."""
 
 from __future__ import annotations
 
 import pytest
 
-from baton.engine.scheduling.scheduler import attribute, pair_weight
+from baton.engine.request import KvExportSpec, Purpose
+from baton.engine.scheduling.scheduler import attribute
 from baton.engine.sequence import Sequence
 from baton.engine.step_cost import StepCost, StepWork
-from engine.rig import INFO, prompt_of, request_of
-from engine.stepper import Stepper
+from engine.rig import prompt_of, request_of
+from engine.stepper import Exported, Stepper
 
 PASS_SECONDS = 0.5
 BY_POSITIONS = StepCost(0.0, 1.0, 0.0)
@@ -85,7 +86,6 @@ def test_late_positions_weigh_more_by_their_attention() -> None:
     share = works["late"] / sum(works.values())
     assert late.stats.computed_seconds - before == pytest.approx(share)
     assert early.stats.computed_seconds == pytest.approx(1 - share)
-    assert pair_weight(INFO.shape) == INFO.shape.attention_flop_per_pair / (2 * INFO.shape.num_linear_parameters)
 
 
 def test_what_is_computed_beside_a_prompt_is_no_part_of_it() -> None:
@@ -114,3 +114,30 @@ def test_the_last_position_of_a_prompt_is_part_of_it() -> None:
 
     assert step.is_decode
     assert prompt.stats.computed_seconds == 0.75
+
+
+def test_what_came_from_elsewhere_is_no_part_of_a_prompt_s_passes() -> None:
+    """The last positions of a stream that broke take a pass, though 32 of 33 had come."""
+    stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
+    prompt = stepper.add(request_of(prompt_of(33), "prompt", purpose=Purpose.RECEIVE))
+    stepper.admit_receiving()
+    stepper.scheduler.fall_back(prompt, 30)
+    step = stepper.scheduler.schedule()
+    attribute(step, 12.0, cost, 16)
+
+    assert prompt.stats.computed_seconds == 12.0
+
+
+def test_a_prompt_in_chunks_takes_a_pass_for_each() -> None:
+    """Exports have such, so that their layers travel while others are computed."""
+    stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
+    export = KvExportSpec(Exported(), chunk_tokens=4)
+    prompt = stepper.add(request_of(prompt_of(12), "prompt", purpose=Purpose.PREFILL, export=export))
+    while stepper.scheduler.running or stepper.scheduler.waiting:
+        step = stepper.scheduler.schedule()
+        attribute(step, cost.seconds(step.work), cost, 16)
+        stepper.scheduler.progress.begin(step)
+        for sampled in step.sampled:
+            stepper.scheduler.finish(sampled.sequence)
+
+    assert prompt.stats.computed_seconds == 3 * 9.0 + 12

@@ -77,7 +77,6 @@ class Scenery:
             BlockPool(scene.num_blocks, BLOCK_TOKENS),
             scene.limits,
             block_bytes=BLOCK_BYTES,
-            pair_weight=0.01,
             num_state_slots=scene.num_state_slots,
         )
         self._room = True

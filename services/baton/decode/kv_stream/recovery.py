@@ -116,7 +116,7 @@ def local_seconds(node: WorkerNode, start: int, num_tokens: int) -> float:
     """Return the time in which this node computes positions [start, num_tokens), behind the prompts that it has."""
     load, shape = node.engine.load(), node.runner.info.shape
     backlog = cost.backlog_seconds(shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)
-    return backlog + cost.prefill_seconds(shape, node.profile, start, num_tokens)
+    return backlog + cost.prefill_seconds(shape, node.profile, start, num_tokens, node.settings.max_step_tokens)
 
 
 class DeadlineGuard:

@@ -197,6 +197,7 @@ class BatchAdmission:
             sequence.is_admitted = True
             sequence.stats.num_cached = (prefix.num_cached_blocks + len(prefix.restored)) * block_tokens
             sequence.stats.num_shared = sequence.num_computed - sequence.stats.num_cached
+            sequence.stats.computed_from = sequence.num_computed
             self._offload.note_admitted(sequence, prefix.num_cached_blocks, len(prefix.restored))
         self._queues.move(sequence, Phase.RECEIVING if sequence.purpose is Purpose.RECEIVE else Phase.RUNNING)
 

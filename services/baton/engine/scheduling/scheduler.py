@@ -10,7 +10,7 @@ counts as that much waiting; a prompt that came later than that overtakes none, 
 prompt waits is known when it comes: what comes later gets about a tenth of the passes before it. That is among the
 requests of one tenant; tenants take turns by their weights (`engine/scheduling/turns.py`).
 
-A node tells of each prompt how long its own computation took, a share of each pass (`attribute`); the rest of the time
+A node tells of each prompt how long its own computation took, a part of each pass (`attribute`); the rest of the time
 until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
 other, whatever shared a pass.
 """
@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence as Seq
 from itertools import chain
 
-from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.kv_cache.state_slots import StateSlots
@@ -46,8 +45,7 @@ class Scheduler:
 
     Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed).
 
-    `num_state_slots` are for models whose layers keep states; 0: none does. `pair_weight` is the work of a pair of
-    positions in attention, as a share of a position's in the linear layers.
+    `num_state_slots` are for models whose layers keep states; 0: none does.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class Scheduler:
         *,
         block_bytes: int = 0,
         disk: DiskTier | None = None,
-        pair_weight: float = 0.0,
         num_state_slots: int = 0,
     ) -> None:
         self.pool = pool
@@ -67,7 +64,6 @@ class Scheduler:
         self.offload = Offload(store, self._costs, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
         pool.on_evict = self.offload.note_evicted
         self.progress = SequenceProgress(pool)
-        self._pair_weight = pair_weight
         self._limits = limits
         self._queues = SequenceQueues()
         self._turns = TenantTurns(self._queues)
@@ -197,8 +193,7 @@ class Scheduler:
             self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0)
             if seconds > 0.0:
                 self.offload.note_pass(seconds)
-        if step.has_unanswered:
-            cost = self._costs.cost or StepCost(0.0, 1.0, self._pair_weight)
+        if step.has_unanswered and (cost := self._costs.cost):
             attribute(step, seconds, cost, self._limits.max_step_tokens)
 
     def longest_seconds(self, step: Step) -> float:
@@ -222,7 +217,7 @@ class Scheduler:
     def _end_receiving(self, sequence: Sequence, num_computed: int) -> None:
         if sequence.state is not None and num_computed == len(sequence.token_ids) - 1:
             self.states.received(sequence)
-        sequence.num_computed = num_computed
+        sequence.num_computed = sequence.stats.computed_from = num_computed
         self.progress.store_full_blocks(sequence, num_computed)
         sequence.purpose = Purpose.GENERATE
         self._queues.move(sequence, Phase.RUNNING)
@@ -366,17 +361,13 @@ def due_seconds(arrival_seconds: float, priority: int) -> float:
     return arrival_seconds + LEVEL_SECONDS * priority
 
 
-def pair_weight(shape: ModelShape) -> float:
-    """Return the work of a pair of positions in attention, as a share of a position's in the linear layers."""
-    return shape.attention_flop_per_pair / (2.0 * shape.num_linear_parameters)
-
-
 def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> None:
     """Enter the time of a pass into the sequences that it brings nearer to their first token.
 
-    Together, a prompt's parts are what it would take as the only one, in passes of `max_tokens` positions, by what
-    passes cost: for the rest of the time it waits. So they do not depend on who is beside it, decoding sequences apart,
-    which add to what each takes. A prompt that is computed again, after its first token, has a part that is entered
+    Together, a prompt's parts are what it would take as the only one, in passes of `max_tokens` positions, or of its
+    chunks, by what passes cost: the rest of the time it waits. So they do not depend on which prompts are beside it;
+    decoding sequences add to what each takes. Parts of a pass may be more than the pass: each of two short prompts
+    bears what passes take anyway. A prompt that is computed again, after its first token, has a part that is entered
     nowhere; a sequence that takes over what another one computes has none.
     """
     parts, all_tokens, all_pairs = list[tuple[Sequence, float]](), 0, 0.0
@@ -387,8 +378,8 @@ def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> No
         num_pairs = num_tokens * (2 * span.start + num_tokens) / 2
         all_tokens, all_pairs = all_tokens + num_tokens, all_pairs + num_pairs
         if stats.first_token == 0.0:
-            done = span.start - stats.num_cached - stats.num_shared
-            num_begun = math.ceil((done + num_tokens) / max_tokens) - math.ceil(done / max_tokens)
+            done, limit = span.start - stats.computed_from, min(max_tokens, sequence.max_chunk_tokens or max_tokens)
+            num_begun = math.ceil((done + num_tokens) / limit) - math.ceil(done / limit)
             parts.append((sequence, cost.seconds(StepWork(num_tokens, num_pairs), num_begun)))
     whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
     for sequence, part_seconds in parts:
