@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from baton.capacity import cost
 from baton.capacity.hardware import PRESETS, Hardware
 from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.capacity.snapshot import NodeRole, PlacementRequest
+from baton.capacity.terms import decode_terms, local_terms, prefill_terms
 from baton.engine.checkpoint.cached_state import attention_elements, layer_specs
 from baton.wire.quantities import shape_from_proto, shape_to_proto
-from capacity.samples import pipeline_seconds
+from capacity.samples import node, pipeline_seconds
 
 PROMPT, OUTPUT = 8192, 32
 
@@ -124,3 +126,15 @@ def test_attention_over_latents_is_priced_by_what_it_multiplies() -> None:
         (elements.prompt - 2 * 32 * 32 * 128) * 1000**2
     )
     assert shape_from_proto(shape_to_proto(shape)) == shape
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_an_estimate_counts_the_passes_of_its_node(role: NodeRole) -> None:
+    """Of the two roles, by either way: 4 positions beyond two full passes take one more."""
+    reckoned = replace(node("n", role, "dgx-spark"), max_step_tokens=512)
+    request = PlacementRequest(1028, 8)
+    expected = cost.prefill_seconds(reckoned.shape, reckoned.profile, 0, 1028, 512)
+    local = local_terms(request, decode_terms(request, reckoned, 8.0))
+
+    assert expected > 1.3 * cost.prefill_seconds(reckoned.shape, reckoned.profile, 0, 1028)
+    assert prefill_terms(request, reckoned).prefill_seconds == local.prefill_seconds == expected

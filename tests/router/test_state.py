@@ -337,11 +337,11 @@ def test_a_restarted_node_begins_without_corrections() -> None:
     assert state.prefill_calibration.reported("dgx") == 0.0
 
 
-def two_decoders() -> RouterState:
+def two_decoders(**mini: Any) -> RouterState:
     """Return a state with two Macs, of which "mac" has a prefix and is busy."""
     state = RouterState(Clock(), StateLimits())
     mac = state.register(MAC)
-    state.register(replace(MAC, node_id="mini"))
+    state.register(replace(MAC, node_id="mini", **mini))
     state.report(mac, busy_report(num_waiting=4, num_pending_prompt_tokens=40_000))
     return state
 
@@ -380,6 +380,18 @@ def test_what_is_computed_after_a_pull_teaches_the_speed_of_the_node() -> None:
     shape, profile = MAC.shape, MAC.profile
 
     settle_pull(state, prefill_seconds=cost.prefill_seconds(shape, profile, 8176, 8192))
+
+    assert state.prefill_calibration.factor("mini") == pytest.approx(1.0)
+
+
+def test_a_prompt_in_many_passes_is_no_sign_of_a_slow_node() -> None:
+    """Its estimate says as much: each pass reads the weights."""
+    state = two_decoders(max_step_tokens=5)
+    shape, profile = MAC.shape, MAC.profile
+    measured = cost.prefill_seconds(shape, profile, 8176, 8192, 5)
+
+    assert measured == pytest.approx(4 * shape.weight_bytes / profile.decode_bytes_per_second)
+    settle_pull(state, prefill_seconds=measured)
 
     assert state.prefill_calibration.factor("mini") == pytest.approx(1.0)
 
