@@ -24,6 +24,18 @@ SWIFT = 1e-9
 """Seconds of the copy of a block where copies are bounded: less than any computation."""
 
 
+def sequence_of(request: EngineRequest) -> Sequence:
+    """Return the sequence of a request to the mock model."""
+    return new_sequence(
+        request,
+        max_context_tokens=INFO.max_context_tokens,
+        max_pool_tokens=INFO.max_context_tokens,
+        eos_token_ids=INFO.eos_token_ids,
+        model_revision_digest=LAYOUT.model_revision_digest,
+        block_tokens=BLOCK_TOKENS,
+    )
+
+
 class Stepper:
     """A scheduler and a runner without the engine between them."""
 
@@ -62,14 +74,7 @@ class Stepper:
 
     def add(self, request: EngineRequest) -> Sequence:
         """Queue a request."""
-        sequence = new_sequence(
-            request,
-            max_context_tokens=INFO.max_context_tokens,
-            max_pool_tokens=INFO.max_context_tokens,
-            eos_token_ids=INFO.eos_token_ids,
-            model_revision_digest=LAYOUT.model_revision_digest,
-            block_tokens=BLOCK_TOKENS,
-        )
+        sequence = sequence_of(request)
         self.scheduler.add(sequence, self.now)
         self.sequences.append(sequence)
         return sequence

@@ -58,10 +58,10 @@ class SequenceStats:
     """Its part of the passes before its first token (`engine/scheduling/scheduler.py`)."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
-    computed_from: int = 0
-    """Position from which on its prompt was computed here."""
     num_shared: int = 0
     """Positions after them whose KV another sequence computed in the pass of first admission."""
+    computed_from: int = 0
+    """Position from which on its prompt was computed here."""
     join_seconds: float = 0.0
     """From when all of its KV had come until it could join the others."""
     num_preemptions: int = 0

@@ -88,16 +88,21 @@ def test_late_positions_weigh_more_by_their_attention() -> None:
     assert early.stats.computed_seconds == pytest.approx(1 - share)
 
 
-def test_what_is_computed_beside_a_prompt_is_no_part_of_it() -> None:
-    """Its computation is what it would be on an idle node: some passes, the last of which has few positions."""
-    stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
-    prompts = [stepper.add(request_of(prompt_of(length, length), str(length))) for length in (33, 16, 5)]
+def compute(stepper: Stepper, cost: StepCost) -> None:
+    """Compute prompts up to their first tokens, each pass in the time that it costs."""
     while stepper.scheduler.running or stepper.scheduler.waiting:
         step = stepper.scheduler.schedule()
         attribute(step, cost.seconds(step.work), cost, 16)
         stepper.scheduler.progress.begin(step)
         for sampled in step.sampled:
             stepper.scheduler.finish(sampled.sequence)
+
+
+def test_what_is_computed_beside_a_prompt_is_no_part_of_it() -> None:
+    """Its computation is what it would be on an idle node: some passes, the last of which has few positions."""
+    stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
+    prompts = [stepper.add(request_of(prompt_of(length, length), str(length))) for length in (33, 16, 5)]
+    compute(stepper, cost)
 
     expected = [cost.seconds(StepWork(33, 0), 3), cost.seconds(StepWork(16, 0)), cost.seconds(StepWork(5, 0))]
     assert [each.stats.computed_seconds for each in prompts] == pytest.approx(expected)
@@ -133,11 +138,6 @@ def test_a_prompt_in_chunks_takes_a_pass_for_each() -> None:
     stepper, cost = Stepper(num_blocks=64, max_step_tokens=16), StepCost(9.0, 1.0, 0.0)
     export = KvExportSpec(Exported(), chunk_tokens=4)
     prompt = stepper.add(request_of(prompt_of(12), "prompt", purpose=Purpose.PREFILL, export=export))
-    while stepper.scheduler.running or stepper.scheduler.waiting:
-        step = stepper.scheduler.schedule()
-        attribute(step, cost.seconds(step.work), cost, 16)
-        stepper.scheduler.progress.begin(step)
-        for sampled in step.sampled:
-            stepper.scheduler.finish(sampled.sequence)
+    compute(stepper, cost)
 
     assert prompt.stats.computed_seconds == 3 * 9.0 + 12

@@ -18,11 +18,11 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Span, Step
-from baton.engine.sequence import Phase, Sequence, new_sequence
+from baton.engine.sequence import Phase, Sequence
 from baton.kv.pool import BlockPool
-from engine.rig import GREEDY, INFO, LAYOUT, prompt_of, request_of
+from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.schedules import play, random_requests
-from engine.stepper import BLOCK_BYTES, BLOCK_TOKENS, Stepper
+from engine.stepper import BLOCK_BYTES, BLOCK_TOKENS, Stepper, sequence_of
 
 PLANS = Path(__file__).parent / "plans"
 TOKEN = 1
@@ -114,7 +114,8 @@ class Scenery:
                     step.spans = self.scheduler.states.placed(step.sequences, step.spans)
                 self.scheduler.progress.begin(step)
                 in_flight.append(step)
-            while in_flight and (len(in_flight) > self._scene.num_ahead or not step.spans or self._must_wait()):
+            num_ahead = 0 if self.scheduler.has_suspects or not step.spans else self._scene.num_ahead
+            while len(in_flight) > num_ahead:
                 if self._random.random() < self._scene.failing:
                     yield f"{number}: failed {names(in_flight[0].members)}"
                     self._fail(in_flight)
@@ -146,19 +147,9 @@ class Scenery:
         )
 
     def _add(self, request: EngineRequest) -> None:
-        sequence = new_sequence(
-            request,
-            max_context_tokens=INFO.max_context_tokens,
-            max_pool_tokens=INFO.max_context_tokens,
-            eos_token_ids=INFO.eos_token_ids,
-            model_revision_digest=LAYOUT.model_revision_digest,
-            block_tokens=BLOCK_TOKENS,
-        )
+        sequence = sequence_of(request)
         self.scheduler.add(sequence, self._now)
         self.sequences.append(sequence)
-
-    def _must_wait(self) -> bool:
-        return self.scheduler.has_suspects
 
     def _receive(self, number: int) -> Iterator[str]:
         for sequence in list(self.scheduler.receiving):
@@ -224,17 +215,18 @@ def told(step: Step) -> str:
         for name in ("is_decode", "is_alone", "is_following", "has_unanswered", "has_sinks", "has_adapters")
         if getattr(step, name)
     ]
+    scored = " ".join(f"{each.sequence.request_id}:{each.num_rows}" for each in step.scored)
     numbers = (step.num_passes, step.num_tokens, step.num_pairs, step.num_rows, step.num_prompts, step.num_ended)
     parts = [
         " ".join(spans),
         f"+ {names(step.admitted)}" if step.admitted else "",
         f"= {names([each.sequence for each in step.duplicates])}" if step.duplicates else "",
-        "scored " + " ".join(f"{each.sequence.request_id}:{each.num_rows}" for each in step.scored) * bool(step.scored),
+        f"scored {scored}" if scored else "",
         f"swaps {len(step.swaps.outs)} {len(step.swaps.ins)}" if step.swaps.outs or step.swaps.ins else "",
         " ".join(flags),
         "/".join(map(str, numbers)),
     ]
-    return ", ".join(part for part in parts if part and part != "scored ")
+    return ", ".join(filter(None, parts))
 
 
 def _span(span: Span) -> str:

@@ -82,14 +82,20 @@ def test_a_state_counts_as_received_when_it_stands_for_the_whole_prompt(
     scheduler.check_integrity()
 
 
-def test_who_receives_a_state_holds_no_checkpoint_any_more() -> None:
-    """Its slot has all that the checkpoint had; others may have the checkpoint's place."""
+def receiving_beside_a_checkpoint() -> tuple[Scheduler, Sequence]:
+    """Return a sequence that found a checkpoint after two blocks, holds it, and has a slot for what is to come."""
     scheduler = scheduler_of()
     sequence = added(scheduler, Purpose.RECEIVE)
     keep(scheduler.pool, sequence.hashes[:2])
     keep(scheduler.states.pool, sequence.hashes[1:2])
     scheduler.schedule()
     assert len(scheduler.states.slots_of(sequence)) == 2
+    return scheduler, sequence
+
+
+def test_who_receives_a_state_holds_no_checkpoint_any_more() -> None:
+    """Its slot has all that the checkpoint had; others may have the checkpoint's place."""
+    scheduler, sequence = receiving_beside_a_checkpoint()
 
     sequence.token_ids.append(5)
     scheduler.commit_received(sequence)
@@ -117,11 +123,7 @@ def test_what_spoiled_logits_came_from_is_in_no_cache_any_more() -> None:
 
 def test_who_received_a_part_goes_on_from_the_checkpoint_that_it_had() -> None:
     """Its slot has nothing yet: the checkpoint is copied there when the rest is computed."""
-    scheduler = scheduler_of()
-    sequence = added(scheduler, Purpose.RECEIVE)
-    keep(scheduler.pool, sequence.hashes[:2])
-    keep(scheduler.states.pool, sequence.hashes[1:2])
-    scheduler.schedule()
+    scheduler, sequence = receiving_beside_a_checkpoint()
 
     scheduler.fall_back(sequence, 9)
 
