@@ -50,9 +50,7 @@ def match_prefix(request: PlacementRequest, node: NodeSnapshot) -> PrefixMatch:
 
     def seconds(restore: Restore) -> float:
         end = num_cached + restore.num_tokens
-        return restore.seconds + cost.prefill_seconds(
-            node.shape, node.profile, end, request.num_prompt_tokens, node.max_step_tokens
-        )
+        return restore.seconds + node.prefill_seconds(end, request.num_prompt_tokens)
 
     return PrefixMatch(num_cached, min(options, key=seconds))
 
@@ -112,9 +110,7 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
     ]
 
     def seconds(pull: Pull) -> float:
-        return pull.seconds + cost.prefill_seconds(
-            decoder.shape, decoder.profile, pull.end, request.num_prompt_tokens, decoder.max_step_tokens
-        )
+        return pull.seconds + decoder.prefill_seconds(pull.end, request.num_prompt_tokens)
 
     return min(pulls, key=lambda pull: (seconds(pull), pull.node_id), default=None)
 

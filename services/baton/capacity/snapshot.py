@@ -7,7 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from typing import Literal, NamedTuple
 
-from baton.capacity.cost import EMPTY_QUEUE, FRAME_OVERHEAD_SECONDS, ModelShape, NodeProfile, PromptQueue
+from baton.capacity.cost import (
+    EMPTY_QUEUE,
+    FRAME_OVERHEAD_SECONDS,
+    ModelShape,
+    NodeProfile,
+    PromptQueue,
+    prefill_seconds,
+)
 from baton.capacity.kv_transfer import Stream, WireOption, WirePolicy
 from baton.capacity.value_class import value_class
 
@@ -194,6 +201,10 @@ class NodeSnapshot:
     def can_decode(self) -> bool:
         """Return whether it generates."""
         return can_decode(self.role)
+
+    def prefill_seconds(self, cached_tokens: int, num_prompt_tokens: int) -> float:
+        """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt, alone, in its passes."""
+        return prefill_seconds(self.shape, self.profile, cached_tokens, num_prompt_tokens, self.max_step_tokens)
 
 
 @value_class()

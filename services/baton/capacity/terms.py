@@ -185,9 +185,7 @@ def seconds_beside_prompts(
 def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms:
     """Return what computing the prompt costs on a node, which may be the one that decodes."""
     match = match_prefix(request, node)
-    prefill = cost.prefill_seconds(
-        node.shape, node.profile, match.num_tokens, request.num_prompt_tokens, node.max_step_tokens
-    )
+    prefill = node.prefill_seconds(match.num_tokens, request.num_prompt_tokens)
     num_computed = request.num_prompt_tokens - match.num_tokens
     return PrefillTerms(
         node=node,
@@ -246,7 +244,7 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
     """
     node, room, restore = decode.node, decode.room_seconds, decode.match.restore
     begin = pull.end if pull else decode.match.num_tokens
-    prefill = cost.prefill_seconds(node.shape, node.profile, begin, request.num_prompt_tokens, node.max_step_tokens)
+    prefill = node.prefill_seconds(begin, request.num_prompt_tokens)
     queue = max(queue_seconds(node, prefill), room)
     reading = max(0.0, restore.read_seconds - queue)
     pulling = max(0.0, max(room, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
