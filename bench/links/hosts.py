@@ -1,4 +1,4 @@
-"""Baton's processes on two hosts behind a shaped link: cache index and router here, each node on the host it names."""
+"""Baton's processes on hosts of a shaped network: cache index and router here, each node on the host that it names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import grpc
 
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+from bench.links.network import NEAR_ADDRESS, Network, address_of
 from bench.local_cluster import MODEL, NodeTable, registered_nodes, running_server
 
 ROUTER = f"{NEAR_ADDRESS}:18910"
@@ -28,27 +28,27 @@ class HostedNode:
 
     table: NodeTable
     """Its role, its engine and its settings."""
-    is_far: bool
-    """Whether it runs behind the link."""
+    host: int = 0
+    """Number of its host; 0: this one."""
 
 
 class Hosts:
-    """Both hosts. Made by `hosted_cluster`, which ends what `serve` starts."""
+    """All hosts. Made by `hosted_cluster`, which ends what `serve` starts."""
 
-    def __init__(self, link: ShapedLink, model: Path, stack: ExitStack) -> None:
-        self._link, self._stack = link, stack
+    def __init__(self, network: Network, model: Path, stack: ExitStack) -> None:
+        self._network, self._stack = network, stack
         self._logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
         self._of_model = (f"--model-dir={model}", f"--model-name={MODEL}", f"--router-address={ROUTER}")
         channel = stack.enter_context(grpc.insecure_channel(ROUTER))
         self.router = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
 
-    def serve(self, role: str, *flags: str, is_far: bool = False) -> tuple[subprocess.Popen[bytes], Path]:
+    def serve(self, role: str, *flags: str, host: int = 0) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a process of `baton serve`; return it and the file of its log."""
         of_model = () if role in ("router", "cache-index") else self._of_model
         command = [sys.executable, "-m", "baton.cli", "serve", role, *of_model, *flags]
         log = self._logs / f"{role}-{len(list(self._logs.iterdir()))}.log"
         environment = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
-        process = running_server(self._link.far_command(command) if is_far else command, log, environment)
+        process = running_server(self._network.command(host, command), log, environment)
         return self._stack.enter_context(process), log
 
     def log_ends(self) -> str:
@@ -58,7 +58,7 @@ class Hosts:
 
 @contextmanager
 def hosted_cluster(
-    link: ShapedLink, model: Path, nodes: Sequence[HostedNode]
+    network: Network, model: Path, nodes: Sequence[HostedNode]
 ) -> Iterator[tuple[Hosts, list[NodeState]]]:
     """Run router, cache index and nodes as long as the context lasts; yield them once all have registered.
 
@@ -66,16 +66,15 @@ def hosted_cluster(
     the nodes do not register; the message has the ends of the logs.
     """
     with ExitStack() as stack:
-        hosts = Hosts(link, model, stack)
+        hosts = Hosts(network, model, stack)
         index = f"--cache-index-address={_CACHE_INDEX}"
         for role, address, flags in (("cache-index", _CACHE_INDEX, ()), ("router", ROUTER, (index,))):
             host, _, port = address.partition(":")
             hosts.serve(role, f"--host={host}", f"--port={port}", "--insecure", *flags)
         for number, node in enumerate(nodes):
-            host = FAR_ADDRESS if node.is_far else NEAR_ADDRESS
-            place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index, "--insecure")
+            place = (f"--host={address_of(node.host)}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}")
             settings = [f"--{key.replace('_', '-')}={value}" for key, value in node.table.items() if key != "role"]
-            hosts.serve(str(node.table["role"]), *place, *settings, is_far=node.is_far)
+            hosts.serve(str(node.table["role"]), *place, index, "--insecure", *settings, host=node.host)
         try:
             states = registered_nodes(ROUTER, len(nodes))
         except TimeoutError as error:

@@ -28,7 +28,7 @@ from baton.internal.v1.router_service_pb2 import Placement
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.links.hosts import HostedNode, hosted_cluster
-from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
+from bench.links.network import PAYLOAD_SHARE, Network, network_of
 from bench.local_cluster import MODEL, NodeTable, generate_request, mock_node, real_node
 from bench.options import at_least, list_of, positive
 from bench.results_file import describe_machine, write_results
@@ -92,16 +92,16 @@ class Cluster:
 
 
 @contextmanager
-def shaped_cluster(link: ShapedLink, model: Path, decode: NodeTable, prefill: NodeTable | None) -> Iterator[Cluster]:
+def shaped_cluster(network: Network, model: Path, decode: NodeTable, prefill: NodeTable | None) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
     The prefill node is at the far side of the link; None: there is none. The decode node has measured the link. Raises
     TimeoutError if the nodes do not register.
     """
-    hosted = [HostedNode(decode, is_far=False)]
+    hosted = [HostedNode(decode, host=0)]
     if prefill is not None:
-        hosted.append(HostedNode(prefill, is_far=True))
-    with hosted_cluster(link, model, hosted) as (hosts, states):
+        hosted.append(HostedNode(prefill, host=1))
+    with hosted_cluster(network, model, hosted) as (hosts, states):
         nodes = {state.node.role: state.node for state in states}
         decode_node = nodes[NODE_ROLE_DECODE]
         with grpc.insecure_channel(decode_node.address) as channel:
@@ -214,26 +214,26 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8192, help="longest prompt")
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
-    with shaped_link() as link:
-        rows = list(_measure_links(link, options))
-        table = list(_measure_table(link, options)) if options.max_tokens >= _TABLE_TOKENS else []
+    with network_of() as network:
+        rows = list(_measure_links(network, options))
+        table = list(_measure_table(network, options)) if options.max_tokens >= _TABLE_TOKENS else []
     if options.out:
         documents = [row.document() for row in rows]
         machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
         write_results(options.out, {"machine": machine, "rows": documents, "table": table})
 
 
-def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Row]:
+def _measure_links(network: Network, options: argparse.Namespace) -> Iterator[Row]:
     columns = ("Gb/s", "tokens", "compute", "wire", "start", "bound", "ratio", "hidden")
     rates = [1e9 * gigabits for gigabits in options.rates]
     for pair in PAIRS:
         print(f"\n{pair.name}\n" + " ".join(f"{column:>9}" for column in columns), flush=True)
         lengths = [length for length in pair.prompt_lengths if length <= options.max_tokens]
-        with shaped_cluster(link, options.model, pair.decode, pair.prefill) as cluster:
+        with shaped_cluster(network, options.model, pair.decode, pair.prefill) as cluster:
             seeds = itertools.count(1)
             generate_remotely(cluster, lengths[0], next(seeds))
             for rate, length in itertools.product(rates, lengths):
-                link.set_rate(rate)
+                network.set_rate(1, rate)
                 samples = tuple(generate_remotely(cluster, length, next(seeds)) for _ in range(options.repeat))
                 row = Row(pair.name, rate, length, samples)
                 print(_line(row), flush=True)
@@ -247,14 +247,14 @@ def _line(row: Row) -> str:
     return head + " ".join(f"{value:9.3f}" for value in (*values, ratio, row.hidden_share))
 
 
-def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _measure_table(network: Network, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the rows of docs/placement.md: each machine alone, and both."""
     print(f"\n{_TABLE_TOKENS} + {_TABLE_OUTPUT} tokens, {_TABLE_RATE / 1e9:.0f} Gb/s")
     print(f"{'nodes':24} {'predicted':>9} {'measured':>9} {'ratio':>9}", flush=True)
-    link.set_rate(_TABLE_RATE)
+    network.set_rate(1, _TABLE_RATE)
     rows = (("DGX Spark", _SPARK_ALONE, None), ("M3 Ultra", _ULTRA, None), ("DGX Spark to M3 Ultra", _ULTRA, _SPARK))
     for name, decode, prefill in rows:
-        with shaped_cluster(link, options.model, decode, prefill) as cluster:
+        with shaped_cluster(network, options.model, decode, prefill) as cluster:
             generate_remotely(cluster, _WARM_TOKENS, 1, _TABLE_OUTPUT)
             seeds = range(2, 2 + options.repeat)
             samples = [generate_remotely(cluster, _TABLE_TOKENS, seed, _TABLE_OUTPUT) for seed in seeds]

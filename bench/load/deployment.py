@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
-from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
+from bench.links.network import PAYLOAD_SHARE, Network, network_of
 from bench.local_cluster import (
     Endpoints,
     NodeTable,
@@ -65,9 +65,9 @@ def running_pair(pair: Pair, model: Path) -> Iterator[Endpoints]:
         with running_cluster(model, pair.tables) as endpoints:
             yield endpoints
         return
-    with shaped_link() as link:
-        link.set_rate(pair.link_gigabits_per_second * _GIGABIT / pair.time_scale)
-        with _on_two_hosts(link, pair.tables, model) as endpoints:
+    with network_of() as network:
+        network.set_rate(1, pair.link_gigabits_per_second * _GIGABIT / pair.time_scale)
+        with _on_two_hosts(network, pair.tables, model) as endpoints:
             yield endpoints
 
 
@@ -92,10 +92,10 @@ def read_facts(router: str) -> NodeFacts:
 
 
 @contextmanager
-def _on_two_hosts(link: ShapedLink, tables: Sequence[NodeTable], model: Path) -> Iterator[Endpoints]:
+def _on_two_hosts(network: Network, tables: Sequence[NodeTable], model: Path) -> Iterator[Endpoints]:
     """Run the first node on the far host, everything else here."""
-    nodes = [HostedNode(table, is_far=not number) for number, table in enumerate(tables)]
-    with hosted_cluster(link, model, nodes) as (hosts, _):
+    nodes = [HostedNode(table, host=int(not number)) for number, table in enumerate(tables)]
+    with hosted_cluster(network, model, nodes) as (hosts, _):
         http_port = free_port()
         process, log = hosts.serve("gateway", f"--http-port={http_port}", "--grpc-host=127.0.0.1", "--grpc-port=0")
         url = f"http://127.0.0.1:{http_port}"

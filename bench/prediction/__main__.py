@@ -1,8 +1,9 @@
 """Replays a trace against unlike nodes and compares what the router predicted of every request with what happened.
 
 Run as `baton bench prediction --dataset azure --path azure_llm_conv_2023.csv --out prediction.json`: five mock nodes
-at 30, 60, 90 and 150 % of what they can serve by formula; `--engines torch,mlx` takes a real pair. The file is written
-after every load. METHODOLOGY.md defines the numbers.
+at 30, 60, 90 and 150 % of what they can serve by formula; `--engines torch,mlx` takes a real pair. With `--cards` each
+mock has a host of its own, with the network card that its like has. The file is written after every load.
+METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from statistics import mean
 
 from baton.internal.v1.node_pb2 import NodeDescription
 from bench.host_cpu import HostCpu
-from bench.local_cluster import DEMO_MODEL, mock_node, real_node, registered_nodes, running_cluster
+from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
+from bench.links.network import network_of
+from bench.local_cluster import DEMO_MODEL, NodeTable, mock_node, real_node, registered_nodes, running_cluster
 from bench.node_rates import capacity_per_second, rates_of
 from bench.options import at_least, engine_pair, existing_file, list_of, positive, say
 from bench.prediction.client import PredictionClient, Request
@@ -41,6 +45,8 @@ _MOCK_NODES = (
     ("decode", "m3-ultra"),
     ("decode", "dgx-spark"),
 )
+_CARDS = {"a100": 25e9, "dgx-spark": 10e9, "m3-ultra": 10e9}
+"""Bits per second of each one's Ethernet."""
 _VOCABULARY = TokenIds(3, 250)
 _NUM_WARM_UP = 12
 _NUM_IDENTICAL = 12
@@ -62,10 +68,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nodes = [mock_node(*each, options.time_scale) for each in _MOCK_NODES]
     if not is_mock:
         nodes = list(map(real_node, ("prefill", "decode"), options.engines))
-    with running_cluster(options.model, nodes) as endpoints:
-        described = [state.node for state in registered_nodes(endpoints.router, len(nodes))]
-        reports = asyncio.run(_measure(endpoints.router, described, rows, scaling, options))
+    with _running(nodes, options) as router:
+        described = [state.node for state in registered_nodes(router, len(nodes))]
+        reports = asyncio.run(_measure(router, described, rows, scaling, options))
     return 1 if any(report.failures for report in reports) else 0
+
+
+@contextmanager
+def _running(nodes: Sequence[NodeTable], options: argparse.Namespace) -> Iterator[str]:
+    """Run a cluster; yield the router's address."""
+    if not options.cards:
+        with running_cluster(options.model, nodes) as endpoints:
+            yield endpoints.router
+        return
+    with network_of(len(nodes)) as network:
+        for host, (_, hardware) in enumerate(_MOCK_NODES, 1):
+            network.set_rate(host, _CARDS[hardware] / options.time_scale)
+            network.set_rate(host, _CARDS[hardware] / options.time_scale, inwards=True)
+        with hosted_cluster(network, options.model, list(map(HostedNode, nodes, count(1)))):
+            yield ROUTER
 
 
 async def _measure(
@@ -127,8 +148,18 @@ def _requests(rows: Sequence[TraceRow], scaling: Scaling, seed: str, per_second:
 
 
 def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadReport]) -> None:
-    names = ("dataset", "length_factor", "max_context_tokens", "count", "seed", "loads", "time_scale", "engines")
-    settings = {name: getattr(options, name) for name in names} | {"path": options.path.name}
+    names = (
+        "dataset",
+        "length_factor",
+        "max_context_tokens",
+        "count",
+        "seed",
+        "loads",
+        "time_scale",
+        "engines",
+        "cards",
+    )
+    settings = {name: getattr(options, name) for name in (*names, "cards")} | {"path": options.path.name}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings, "capacity_per_second": capacity}
     identical = {term: [values.p10, values.p50, values.p90] for term, values in reports[0].identical.items()}
     write_results(options.out, {**head, "identical": identical, "loads": [each.document() for each in reports]})
@@ -153,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         default=("mock", "mock"),
         help="a real pair in place of the mocks, e.g. torch,mlx",
     )
+    parser.add_argument("--cards", action="store_true", help="a host with a network card for each mock; needs root")
     parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser
 

@@ -26,7 +26,7 @@ from baton.internal.v1.router_service_pb2 import Candidate, PlacementPin, PlaceR
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.links.hosts import HostedNode, hosted_cluster
-from bench.links.shaped_link import shaped_link
+from bench.links.network import network_of
 from bench.local_cluster import MODEL, generate_request, real_node
 from bench.results_file import describe_machine, write_results
 from house.repository import ROOT
@@ -84,12 +84,12 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Return torch behind a link, whose rate has been measured, and MLX."""
     pytest.importorskip("mlx_lm")
     hosted = (
-        HostedNode(real_node("decode", "mlx"), is_far=False),
-        HostedNode(real_node("prefill", "torch"), is_far=True),
+        HostedNode(real_node("decode", "mlx"), host=0),
+        HostedNode(real_node("prefill", "torch"), host=1),
     )
-    with shaped_link() as link:
-        link.set_rate(request.param)
-        with hosted_cluster(link, FOLDER, hosted) as (hosts, states):
+    with network_of() as network:
+        network.set_rate(1, request.param)
+        with hosted_cluster(network, FOLDER, hosted) as (hosts, states):
             of_role = {state.node.role: state.node for state in states}
             near, far = of_role[NODE_ROLE_DECODE], of_role[NODE_ROLE_PREFILL]
             pin = PlacementPin(decode_node_id=near.node_id, prefill_node_id=far.node_id)

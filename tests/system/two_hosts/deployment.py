@@ -17,7 +17,7 @@ import grpc
 
 from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc, node_pb2, router_service_pb2
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
-from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+from bench.links.network import FAR_ADDRESS, NEAR_ADDRESS, Network
 
 MODEL = "model"
 """Served name."""
@@ -48,9 +48,9 @@ class Deployment:
         model: Folder of the model.
     """
 
-    def __init__(self, folder: Path, link: ShapedLink, model: Path) -> None:
+    def __init__(self, folder: Path, network: Network, model: Path) -> None:
         self._folder = folder
-        self._link = link
+        self._network = network
         self._model = model
         self._processes: list[subprocess.Popen[bytes]] = []
         self._far_processes: list[subprocess.Popen[bytes]] = []
@@ -228,7 +228,7 @@ class Deployment:
 
     def _command(self, arguments: Sequence[str], *, is_far: bool) -> list[str]:
         command = [sys.executable, "-m", "baton.cli", *arguments]
-        return self._link.far_command(command) if is_far else command
+        return self._network.command(int(is_far), command)
 
     def _environment(self) -> dict[str, str]:
         files = self._folder / "deployment"
@@ -245,9 +245,9 @@ class Deployment:
 
 
 @contextmanager
-def two_hosts(folder: Path, link: ShapedLink, model: Path) -> Iterator[Deployment]:
+def two_hosts(folder: Path, network: Network, model: Path) -> Iterator[Deployment]:
     """Yield a deployment whose processes have not been started; end them at the end."""
-    deployment = Deployment(folder, link, model)
+    deployment = Deployment(folder, network, model)
     try:
         yield deployment
     finally:

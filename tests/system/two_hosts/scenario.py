@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bench.links.shaped_link import NEAR_ADDRESS, shaped_link
+from bench.links.network import NEAR_ADDRESS, network_of
 from system.two_hosts.deployment import HTTP_PORT, MODEL, ROUTER, Deployment, two_hosts
 
 DEFAULT_BITS_PER_SECOND = 200e6
@@ -30,15 +30,15 @@ def run(model: Path, bits_per_second: float) -> dict[str, Any]:
         RuntimeError: If a command fails, or the wrong token is not refused.
         TimeoutError: If nodes do not register.
     """
-    with shaped_link() as link, tempfile.TemporaryDirectory() as folder:
-        link.set_rate(bits_per_second)
-        with two_hosts(Path(folder), link, model) as deployment:
+    with network_of() as network, tempfile.TemporaryDirectory() as folder:
+        network.set_rate(1, bits_per_second)
+        with two_hosts(Path(folder), network, model) as deployment:
             deployment.start()
             measured = deployment.measured_link(1)
             first_plans = _plans(deployment)
             refused = deployment.join_with("baton1.0" + deployment.token.removeprefix("baton1."))
             answer = _ask()
-            link.set_rate(bits_per_second / 2)
+            network.set_rate(1, bits_per_second / 2)
             killed = deployment.kill_far_worker()
             measured_again = deployment.measured_link(2)
             status = deployment.far_status()
