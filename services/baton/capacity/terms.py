@@ -277,13 +277,14 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
     first_token = window.begin_seconds + frames.compute_seconds + link.round_trip_seconds
+    join = beside_prompts_join_seconds(decode, first_token + frames.exposed_seconds)
     return RemoteTerms(
         stream=stream,
         frames=frames,
         transfer_seconds=frames.busy_seconds(stream.transfer_seconds, link.frame_seconds),
         first_token_seconds=first_token,
-        join_seconds=decode.join_seconds,
-        start_seconds=max(first_token + frames.exposed_seconds + decode.join_seconds, decode.room_seconds),
+        join_seconds=join,
+        start_seconds=max(first_token + frames.exposed_seconds + join, decode.room_seconds),
         imposed_seconds=decode.slowdown_seconds
         + prefill.imposed_seconds
         + landing.reading_seconds * min(node.load.num_generating, node.max_batch_size),
@@ -328,6 +329,20 @@ def join_seconds(node: NodeSnapshot) -> float:
     if not num_decoding:
         return 0.0
     return JOIN_STEPS * cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
+
+
+def beside_prompts_join_seconds(decode: DecodeTerms, arrived_seconds: float) -> float:
+    """Return `join_seconds` of KV that is there after a time, from now on: prompts of the node may be before it still.
+
+    It waits for the pass that runs, and takes its first token in the next one, which a prompt fills, too: that is
+    longer than the step that is counted for it.
+    """
+    node, whole = decode.node, 0.0
+    left = node.queue.total_seconds - arrived_seconds
+    if left > 0:
+        whole = pass_seconds(node)
+        left = min(left, JOIN_STEPS * whole) + (max(0.0, whole - decode.step_seconds) if left > whole else 0.0)
+    return max(decode.join_seconds, left)
 
 
 class LinkRates(NamedTuple):

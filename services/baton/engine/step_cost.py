@@ -97,17 +97,22 @@ class StepCostModel:
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 
+    def expected_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
+        """Return what a pass takes; 0 where too few of its kind and size, by powers of two, have been measured."""
+        is_known = self._num_passes[_size_of(work, has_prompts=has_prompts)] >= _LEAST_PASSES
+        return self.cost.seconds(work) if is_known and self.cost is not None else 0.0
+
     def longest_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
         """Return the time after which a pass is taken for hung, whatever the machine does besides.
 
         That is `HUNG_FACTOR` times what is predicted, times how much longer than usual a pass took of late; infinity
-        where too few of its kind and size, by powers of two, have been measured to predict it.
+        where it cannot be predicted.
         """
-        cost = self.cost
-        if cost is None or self._num_passes[_size_of(work, has_prompts=has_prompts)] < _LEAST_PASSES:
+        seconds = self.expected_seconds(work, has_prompts=has_prompts)
+        if not seconds:
             return math.inf
         moments = self._moments[has_prompts]
-        return HUNG_FACTOR * moments.surprise * max(cost.seconds(work), moments.usual_seconds(work))
+        return HUNG_FACTOR * moments.surprise * max(seconds, moments.usual_seconds(work))
 
 
 _Size = tuple[bool, int, int]

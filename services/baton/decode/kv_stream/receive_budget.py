@@ -21,7 +21,8 @@ _FRAMES_PER_STREAM = 4
 """Frames of a stream that no credit counts: on the way, arriving, arrived, and waiting for credit."""
 _UNCOUNTED_PARTS, _IDLE_PARTS = 2, 8
 """Of all that arrives half is for frames without credit, and an eighth for memory between two frames."""
-
+_STREAMS_AT_ONCE = 4
+"""One stream that lands slowly leaves credit to others."""
 _LOOK_SECONDS = 0.1
 """Pause between two looks at what memory is left: one takes up to a millisecond."""
 
@@ -55,6 +56,8 @@ class ReceiveBudget:
         self.idle_bytes = num_bytes // _IDLE_PARTS
         """Memory that may be kept for frames to come."""
         self.max_bytes = num_bytes - num_bytes // _UNCOUNTED_PARTS - self.idle_bytes
+        self.stream_bytes = self.max_bytes // _STREAMS_AT_ONCE
+        """Credit of one stream at most, where its frames are small."""
         frame_bytes = num_bytes // (_UNCOUNTED_PARTS * num_streams * _FRAMES_PER_STREAM)
         self.frame_bytes = min(MAX_FRAME_BYTES, max(LEAST_FRAME_BYTES, frame_bytes))
         """Largest frame that senders are asked for, and what of a stream may be on its way."""

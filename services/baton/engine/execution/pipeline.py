@@ -71,6 +71,7 @@ class Pipeline:
         self._in_flight: Pass | None = None
         self._free_since = self._rested_seconds = 0.0
         self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
+        self._busy_seconds = 0.0  # the rest of it
 
     @property
     def is_in_flight(self) -> bool:
@@ -84,8 +85,13 @@ class Pipeline:
 
     @property
     def rest_seconds(self) -> float:
-        """Return for how long the next pass need not be planned: the device is at one that lasts, by the last one."""
-        return self._rest_left() if self._in_flight is not None and self._in_flight.step.is_decode else 0.0
+        """Return for how long the next pass need not be planned: the device is at one that lasts.
+
+        Steps last as the one before did, prompts by their work.
+        """
+        if self._in_flight is None or self._in_flight.step.is_decode:
+            return self._rest_left(self._idle_seconds) if self._in_flight is not None else 0.0
+        return self._rest_left(self._scheduler.expected_seconds(self._in_flight.step) - self._busy_seconds)
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -142,12 +148,12 @@ class Pipeline:
     def _rest(self) -> bool:
         """Let the device work; return whether a command waits for the end of the pass in flight."""
         began = self._clock()
-        is_awaited = self._await_command(self._rest_left())
+        is_awaited = self._await_command(self._rest_left(self._idle_seconds))
         self.note_rest(self._clock() - began)
         return is_awaited
 
-    def _rest_left(self) -> float:
-        seconds = self._free_since + _REST_SHARE * self._idle_seconds - self._clock()
+    def _rest_left(self, idle_seconds: float) -> float:
+        seconds = self._free_since + _REST_SHARE * idle_seconds - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _launch(self, step: Step) -> Pass | None:
@@ -215,6 +221,7 @@ class Pipeline:
         self._scheduler.note_pass(launched.step, self.pass_seconds)
         self._free_since = now
         waited = now - began
+        self._busy_seconds = self.pass_seconds - waited - self._rested_seconds
         # A pass that was over before the host looked says nothing of how long the next may be left alone.
         is_lasting = launched.step.is_decode and waited > _LEAST_REST_SECONDS / 10
         self._idle_seconds = waited + self._rested_seconds if is_lasting else 0.0

@@ -200,6 +200,10 @@ class Scheduler:
         """Return the time after which a pass is taken for hung; infinity: it cannot be told yet."""
         return self._costs.longest_seconds(step.work, has_prompts=step.num_prompts > 0) if step.spans else math.inf
 
+    def expected_seconds(self, step: Step) -> float:
+        """Return what a pass will take; 0: it cannot be told yet."""
+        return self._costs.expected_seconds(step.work, has_prompts=step.num_prompts > 0) if step.spans else 0.0
+
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
         self._end_receiving(sequence, len(sequence.token_ids) - 1)
