@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.capacity.terms import seconds_beside_prompts
+from baton.capacity.snapshot import NodeLoad, PlacementRequest
+from baton.capacity.terms import JOIN_STEPS, decode_terms, join_seconds_at, pass_seconds, seconds_beside_prompts
+from capacity.samples import node
 
 STEP, PASS = 0.01, 0.04
 
@@ -47,3 +49,17 @@ def test_more_of_anything_takes_no_less(steps: float, figures: list[float], shar
     )
 
     assert longer >= least * (1 - 1e-9)
+
+
+def test_kv_that_comes_while_its_node_computes_prompts_waits_for_a_pass_and_has_its_token_after_another() -> None:
+    """Of prompts that are through by then nothing is left to wait for, and of their last pass no more than is left."""
+    load = NodeLoad(num_waiting=2, num_pending_prompt_tokens=4096, num_free_blocks=100_000, num_exports=2)
+    busy = node("d", "decode", "m3-ultra", load=load)
+    decode = decode_terms(PlacementRequest(num_prompt_tokens=64, max_tokens=512), busy, 512.0)
+    total, whole = busy.queue.total_seconds, pass_seconds(busy)
+    assert total > 2 * whole > 4 * decode.step_seconds
+
+    assert join_seconds_at(decode, 0.0) == pytest.approx((1 + JOIN_STEPS) * whole - decode.step_seconds)
+    assert join_seconds_at(decode, total - whole) == pytest.approx(whole)
+    assert join_seconds_at(decode, total - whole / 8) == pytest.approx(whole / 8)
+    assert join_seconds_at(decode, total) == decode.join_seconds == 0.0

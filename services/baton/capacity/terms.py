@@ -277,7 +277,7 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
     first_token = window.begin_seconds + frames.compute_seconds + link.round_trip_seconds
-    join = beside_prompts_join_seconds(decode, first_token + frames.exposed_seconds)
+    join = join_seconds_at(decode, first_token + frames.exposed_seconds)
     return RemoteTerms(
         stream=stream,
         frames=frames,
@@ -331,18 +331,17 @@ def join_seconds(node: NodeSnapshot) -> float:
     return JOIN_STEPS * cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
 
 
-def beside_prompts_join_seconds(decode: DecodeTerms, arrived_seconds: float) -> float:
-    """Return `join_seconds` of KV that is there after a time, from now on: prompts of the node may be before it still.
+def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
+    """Return `join_seconds` of KV that has come after a time from now, with the node's own prompts that are left then.
 
-    It waits for the pass that runs, and takes its first token in the next one, which a prompt fills, too: that is
-    longer than the step that is counted for it.
+    It waits for the pass that runs and takes its first token in the next one. Where a prompt fills that, too, it takes
+    longer than the step that counts for it.
     """
-    node, whole = decode.node, 0.0
-    left = node.queue.total_seconds - arrived_seconds
-    if left > 0:
-        whole = pass_seconds(node)
-        left = min(left, JOIN_STEPS * whole) + (max(0.0, whole - decode.step_seconds) if left > whole else 0.0)
-    return max(decode.join_seconds, left)
+    left_seconds = decode.node.queue.total_seconds - arrived_seconds
+    if left_seconds <= 0.0:
+        return decode.join_seconds
+    whole = pass_seconds(decode.node)
+    return max(decode.join_seconds, min(left_seconds, JOIN_STEPS * whole + max(0.0, whole - decode.step_seconds)))
 
 
 class LinkRates(NamedTuple):

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 
-from baton.decode.kv_stream.reader import MAX_BYTES_IN_FLIGHT, MAX_FRAMES_IN_FLIGHT, FrameWindow
+from baton.decode.kv_stream.reader import LEAST_FRAMES_IN_FLIGHT, FrameWindow
 from baton.decode.kv_stream.receive_budget import usual_budget
 
 
 def test_small_frames_do_not_wait_for_each_other() -> None:
-    """A short prompt's frames, one for each of many layers, 64 MiB, enter before the engine has written any."""
+    """A prompt's frames, 256 MiB, enter before the engine has written any: what comes during a pass is no bound."""
 
     async def enter_many() -> list[bool]:
         window = FrameWindow(usual_budget())
-        return [await window.enter(1 << 19) for _ in range(128)]
+        return [await window.enter(1 << 19) for _ in range(512)]
 
     assert not any(asyncio.run(asyncio.wait_for(enter_many(), 5)))
 
 
 def test_a_frame_without_room_enters_when_the_first_has_landed() -> None:
-    """Large frames are held to their number, and one that waits says so."""
+    """Four streams share the node's credit, but few frames enter however large they are; one that waits says so."""
 
     async def enter_beyond_room() -> tuple[bool, bool]:
-        window = FrameWindow(usual_budget())
-        for _ in range(MAX_FRAMES_IN_FLIGHT):
-            await window.enter(MAX_BYTES_IN_FLIGHT)
+        budget = usual_budget()
+        window = FrameWindow(budget)
+        for _ in range(LEAST_FRAMES_IN_FLIGHT):
+            await window.enter(budget.max_bytes // 4 // LEAST_FRAMES_IN_FLIGHT)
         waiting = asyncio.create_task(window.enter(1))
         await asyncio.sleep(0)
         is_held = not waiting.done()

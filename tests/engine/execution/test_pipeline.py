@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -277,3 +278,36 @@ def test_a_request_joins_the_pass_after_the_one_under_way(abilities: tuple[bool,
         engine.close()
 
     assert 1 in num_passes_before
+
+
+def test_who_gets_kv_from_elsewhere_asks_for_it_while_a_prompt_is_computed() -> None:
+    """Its way through another node begins at once, not with the end of the pass that a prompt of this node fills.
+
+    Newcomers come in real time, at all moments of a pass, which is left alone once passes like it are known.
+    """
+    pass_seconds = 0.1
+    runner = MockRunner(INFO, PRESETS["h200"], num_blocks=128, block_tokens=4, fixed_step_seconds=pass_seconds)
+    engine = Engine(runner, SchedulerLimits(max_step_tokens=8), post=deliver)
+    answers: queue.SimpleQueue[float] = queue.SimpleQueue()
+    waits = list[float]()
+    engine.start()
+    try:
+        for seed in (1, 2):
+            listening = Listening()
+            params = replace(GREEDY, max_tokens=1)
+            engine.submit(request_of(prompt_of(120, seed), f"long{seed}", params), listening.events.put)
+            if seed == 1:
+                listening.until(Ended)
+        time.sleep(5 * pass_seconds)
+        for number in range(9):
+            time.sleep(0.4 * pass_seconds)
+            receiving = request_of(prompt_of(9, number), f"new{number}", purpose=Purpose.RECEIVE)
+            asked = time.perf_counter()
+            engine.submit(receiving, lambda _event: answers.put(time.perf_counter()))
+            waits.append(answers.get(timeout=TIMEOUT_SECONDS) - asked)
+        so_far = [listening.next() for _ in range(listening.events.qsize())]
+        assert not any(isinstance(event, TokenReady) for event in so_far), "the prompt was through before all had come"
+    finally:
+        engine.close()
+
+    assert median(waits) < 0.25 * pass_seconds
