@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -109,22 +109,18 @@ class BlockStub(BlockServiceStub):
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:
     """Add a servicer; its `Prefill` takes a `ReceivedRequest`, yields `PrefillResponse`s, and `EncodedFrame`s."""
-    probe = prefill_service_pb2.ProbeLinkRequest, prefill_service_pb2.ProbeLinkResponse
-    handlers = {
-        "Prefill": _streaming(servicer.Prefill, parse_request, serialize_response),
-        "ProbeLink": _streaming(servicer.ProbeLink, probe[0].FromString, probe[1].SerializeToString),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(PREFILL_SERVICE_NAME, handlers),))
+    _add(server, PREFILL_SERVICE_NAME, {"Prefill": _streaming(servicer.Prefill, parse_request, serialize_response)})
 
 
 def add_block_service(servicer: BlockServiceServicer, server: grpc.aio.Server) -> None:
     """Add a servicer; its `PullBlocks` takes a `ReceivedPull`, yields `PullBlocksResponse`s, and `EncodedFrame`s."""
-    probe = block_service_pb2.BlockServiceProbeLinkRequest, block_service_pb2.BlockServiceProbeLinkResponse
-    handlers = {
-        "PullBlocks": _streaming(servicer.PullBlocks, parse_pull, serialize_response),
-        "ProbeLink": _streaming(servicer.ProbeLink, probe[0].FromString, probe[1].SerializeToString),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(BLOCK_SERVICE_NAME, handlers),))
+    _add(server, BLOCK_SERVICE_NAME, {"PullBlocks": _streaming(servicer.PullBlocks, parse_pull, serialize_response)})
+
+
+def _add(server: grpc.aio.Server, name: str, handlers: dict[str, Any]) -> None:
+    """Add a service, and `ProbeLink` to it, whose messages are the same on the wire in both."""
+    handlers["ProbeLink"] = _streaming(_answer_probe, prefill_service_pb2.ProbeLinkRequest.FromString, bytes)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
 
 def _streaming(
@@ -229,12 +225,20 @@ def _internal(error: Exception) -> BatonError:
     return BatonError(f"internal error: {type(error).__name__}")
 
 
-def _send_probe(call: ServerCall) -> None:
-    request = _read(prefill_service_pb2.ProbeLinkRequest.FromString, call)
+def _probe_messages(request: prefill_service_pb2.ProbeLinkRequest) -> Iterator[bytes]:
     response = prefill_service_pb2.ProbeLinkResponse
     message = cache(lambda num_bytes: response(payload=bytes(num_bytes)).SerializeToString())
-    for num_bytes in probe_sizes(request.byte_count, request.message_byte_count):
-        call.send(message(num_bytes))
+    return map(message, probe_sizes(request.byte_count, request.message_byte_count))
+
+
+async def _answer_probe(request: prefill_service_pb2.ProbeLinkRequest, _context: object) -> AsyncIterator[bytes]:
+    for message in _probe_messages(request):
+        yield message
+
+
+def _send_probe(call: ServerCall) -> None:
+    for message in _probe_messages(_read(prefill_service_pb2.ProbeLinkRequest.FromString, call)):
+        call.send(message)
 
 
 def _read(parse: Callable[[bytes], _RequestT], call: ServerCall) -> _RequestT:

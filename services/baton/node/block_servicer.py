@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import grpc
 
@@ -26,7 +26,6 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.kv_transport.kv_services import ReceivedPull
-from baton.kv_transport.link_probe import probe_sizes
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity
 from baton.security.access import digest_of
@@ -34,8 +33,6 @@ from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame
 """What is sent."""
-ProbeRequest: TypeAlias = block_service_pb2.BlockServiceProbeLinkRequest
-ProbeResponse: TypeAlias = block_service_pb2.BlockServiceProbeLinkResponse
 
 
 class BlockServicer(BlockServiceServicer):
@@ -57,15 +54,6 @@ class BlockServicer(BlockServiceServicer):
                 await asyncio.wrap_future(reading.kvs)
                 yield await asyncio.to_thread(stream.frame, reading)
         yield stream.summary()
-
-    async def ProbeLink(  # noqa: N802
-        self,
-        request: ProbeRequest,
-        context: grpc.aio.ServicerContext[ProbeRequest, ProbeResponse],  # noqa: ARG002
-    ) -> AsyncIterator[ProbeResponse]:
-        """Send bytes."""
-        for num_bytes in probe_sizes(request.byte_count, request.message_byte_count):
-            yield ProbeResponse(payload=bytes(num_bytes))
 
 
 class PendingFrame(NamedTuple):

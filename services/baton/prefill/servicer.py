@@ -10,12 +10,10 @@ from functools import partial
 import grpc
 
 from baton.grpc_sockets.server_connection import ServerCall
-from baton.internal.v1 import prefill_service_pb2 as messages
 from baton.internal.v1 import prefill_service_pb2_grpc as service
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import response_parts
 from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, FastServer, ReceivedRequest, add_prefill_service
-from baton.kv_transport.link_probe import probe_sizes
 from baton.node.memory import LONE_PROMPT
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService
@@ -26,7 +24,7 @@ from baton.prefill.settings import PrefillSettings
 
 
 class PrefillServicer(service.PrefillServiceServicer):
-    """Serves prefills and link probes."""
+    """Serves prefills."""
 
     def __init__(self, prefiller: Prefiller) -> None:
         self._prefiller = prefiller
@@ -51,15 +49,6 @@ class PrefillServicer(service.PrefillServiceServicer):
                     continue
                 for message in stream.of(item):
                     yield message
-
-    async def ProbeLink(  # noqa: N802
-        self,
-        request: messages.ProbeLinkRequest,
-        context: grpc.aio.ServicerContext[messages.ProbeLinkRequest, messages.ProbeLinkResponse],  # noqa: ARG002
-    ) -> AsyncIterator[messages.ProbeLinkResponse]:
-        """Send bytes."""
-        for num_bytes in probe_sizes(request.byte_count, request.message_byte_count):
-            yield messages.ProbeLinkResponse(payload=bytes(num_bytes))
 
 
 def serve_fast(prefiller: Prefiller, request: ReceivedRequest, call: ServerCall) -> None:
