@@ -27,7 +27,7 @@ from baton.internal.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
-from bench.links.hosts import HostedNode, hosted_cluster
+from bench.links.hosts import hosted_cluster
 from bench.links.network import PAYLOAD_SHARE, Network, network_of
 from bench.local_cluster import MODEL, NodeTable, generate_request, mock_node, real_node
 from bench.options import at_least, list_of, positive
@@ -98,9 +98,7 @@ def shaped_cluster(network: Network, model: Path, decode: NodeTable, prefill: No
     The prefill node is at the far side of the link; None: there is none. The decode node has measured the link. Raises
     TimeoutError if the nodes do not register.
     """
-    hosted = [HostedNode(decode, host=0)]
-    if prefill is not None:
-        hosted.append(HostedNode(prefill, host=1))
+    hosted = [(decode, 0), (prefill, 1)] if prefill is not None else [(decode, 0)]
     with hosted_cluster(network, model, hosted) as (hosts, states):
         nodes = {state.node.role: state.node for state in states}
         decode_node = nodes[NODE_ROLE_DECODE]
@@ -218,9 +216,8 @@ def main() -> None:
         rows = list(_measure_links(network, options))
         table = list(_measure_table(network, options)) if options.max_tokens >= _TABLE_TOKENS else []
     if options.out:
-        documents = [row.document() for row in rows]
         machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
-        write_results(options.out, {"machine": machine, "rows": documents, "table": table})
+        write_results(options.out, {"machine": machine, "rows": [row.document() for row in rows], "table": table})
 
 
 def _measure_links(network: Network, options: argparse.Namespace) -> Iterator[Row]:

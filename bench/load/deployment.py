@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
-from bench.links.network import PAYLOAD_SHARE, Network, network_of
+from bench.links.hosts import ROUTER, hosted_cluster
+from bench.links.network import PAYLOAD_SHARE, network_of
 from bench.local_cluster import (
     Endpoints,
     NodeTable,
@@ -67,8 +67,14 @@ def running_pair(pair: Pair, model: Path) -> Iterator[Endpoints]:
         return
     with network_of() as network:
         network.set_rate(1, pair.link_gigabits_per_second * _GIGABIT / pair.time_scale)
-        with _on_two_hosts(network, pair.tables, model) as endpoints:
-            yield endpoints
+        nodes = [(table, int(not number)) for number, table in enumerate(pair.tables)]
+        with hosted_cluster(network, model, nodes) as (hosts, _):
+            http_port = free_port()
+            flags = (f"--http-port={http_port}", "--grpc-host=127.0.0.1", "--grpc-port=0")
+            url = f"http://127.0.0.1:{http_port}"
+            process, log = hosts.serve("gateway", *flags)
+            wait_until_served(process, f"{url}/ready", log, "baton serve gateway")
+            yield Endpoints(url, ROUTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +95,3 @@ def read_facts(router: str) -> NodeFacts:
     nodes = sorted((rates_of(state.node) for state in states), key=lambda node: -node.prefill_flops)
     links = [link for state in states for link in state.links if link.from_node_id == nodes[0].node_id]
     return NodeFacts(nodes[0], nodes[1], max((link.bytes_per_second for link in links), default=0.0))
-
-
-@contextmanager
-def _on_two_hosts(network: Network, tables: Sequence[NodeTable], model: Path) -> Iterator[Endpoints]:
-    """Run the first node on the far host, everything else here."""
-    nodes = [HostedNode(table, host=int(not number)) for number, table in enumerate(tables)]
-    with hosted_cluster(network, model, nodes) as (hosts, _):
-        http_port = free_port()
-        process, log = hosts.serve("gateway", f"--http-port={http_port}", "--grpc-host=127.0.0.1", "--grpc-port=0")
-        url = f"http://127.0.0.1:{http_port}"
-        wait_until_served(process, f"{url}/ready", log, "baton serve gateway")
-        yield Endpoints(url, ROUTER)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.client.metrics import RequestSample, distribution
+from bench.client.metrics import RequestSample
 from bench.host_cpu import BUSY_SHARE
 from bench.node_rates import Utilisation
 
@@ -110,10 +110,8 @@ class Row:
     def throughput_ratio(self) -> float:
         """Return the rate at which requests end over the rate at which they came; failed ones do not end."""
         arriving = sum(_span([sample.sent_seconds for sample in run]) for run in self.runs)
-        ending = sum(_span([sample.finished_seconds for sample in run if sample.is_ok]) for run in self.runs)
         num_arriving = sum(len(run) - 1 for run in self.runs)
-        num_ending = len(self.done) - len(self.runs)
-        return (num_ending / ending) / (num_arriving / arriving) if arriving > 0 and ending > 0 else 0.0
+        return self.requests_per_second / self.time_scale * arriving / num_arriving if num_arriving else 0.0
 
     @property
     def requests_per_second(self) -> float:
@@ -193,7 +191,6 @@ class Row:
             "is_host_busy": self.is_busy,
             "ttft_alone_seconds": self.alone.ttft_seconds / self.time_scale,
             "tpot_alone_seconds": self.alone.tpot_seconds / self.time_scale,
-            "e2e": _distribution(self),
             "prefill_nodes": dict(Counter(sample.prefill_node for sample in self.done)),
             "decode_nodes": dict(Counter(sample.decode_node for sample in self.done)),
             "errors": dict(Counter(sample.error for sample in chain(*self.runs) if sample.error)),
@@ -261,11 +258,6 @@ def _num_beside(done: Sequence[RequestSample]) -> list[float]:
         for begin, end in spans
         if end > begin
     ]
-
-
-def _distribution(row: Row) -> dict[str, float] | None:
-    found = distribution(sample.e2e_seconds / row.time_scale for sample in row.done)
-    return {"p50": found.p50, "p90": found.p90, "p99": found.p99} if found else None
 
 
 def _sample(sample: RequestSample) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from statistics import mean
 
 from baton.internal.v1.node_pb2 import NodeDescription
 from bench.host_cpu import HostCpu
-from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
+from bench.links.hosts import ROUTER, hosted_cluster
 from bench.links.network import network_of
 from bench.local_cluster import DEMO_MODEL, NodeTable, mock_node, real_node, registered_nodes, running_cluster
 from bench.node_rates import capacity_per_second, rates_of
@@ -85,7 +85,7 @@ def _running(nodes: Sequence[NodeTable], options: argparse.Namespace) -> Iterato
         for host, (_, hardware) in enumerate(_MOCK_NODES, 1):
             network.set_rate(host, _CARDS[hardware] / options.time_scale)
             network.set_rate(host, _CARDS[hardware] / options.time_scale, inwards=True)
-        with hosted_cluster(network, options.model, list(map(HostedNode, nodes, count(1)))):
+        with hosted_cluster(network, options.model, list(zip(nodes, count(1), strict=False))):
             yield ROUTER
 
 

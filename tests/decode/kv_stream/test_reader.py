@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from baton.decode.kv_stream.reader import LEAST_FRAMES_IN_FLIGHT, FrameWindow
+from baton.decode.kv_stream.reader import FrameWindow
 from baton.decode.kv_stream.receive_budget import usual_budget
 
 
@@ -19,13 +19,13 @@ def test_small_frames_do_not_wait_for_each_other() -> None:
 
 
 def test_a_frame_without_room_enters_when_the_first_has_landed() -> None:
-    """Four streams share the node's credit, but few frames enter however large they are; one that waits says so."""
+    """A stream has a quarter of the node's credit, and one that waits says so."""
 
     async def enter_beyond_room() -> tuple[bool, bool]:
         budget = usual_budget()
         window = FrameWindow(budget)
-        for _ in range(LEAST_FRAMES_IN_FLIGHT):
-            await window.enter(budget.max_bytes // 4 // LEAST_FRAMES_IN_FLIGHT)
+        for _ in range(8):
+            await window.enter(budget.max_bytes // 32)
         waiting = asyncio.create_task(window.enter(1))
         await asyncio.sleep(0)
         is_held = not waiting.done()

@@ -25,7 +25,7 @@ from baton.internal.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
 from baton.internal.v1.router_service_pb2 import Candidate, PlacementPin, PlaceRequest
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
-from bench.links.hosts import HostedNode, hosted_cluster
+from bench.links.hosts import hosted_cluster
 from bench.links.network import network_of
 from bench.local_cluster import MODEL, generate_request, real_node
 from bench.results_file import describe_machine, write_results
@@ -84,8 +84,8 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Return torch behind a link, whose rate has been measured, and MLX."""
     pytest.importorskip("mlx_lm")
     hosted = (
-        HostedNode(real_node("decode", "mlx"), host=0),
-        HostedNode(real_node("prefill", "torch"), host=1),
+        (real_node("decode", "mlx"), 0),
+        (real_node("prefill", "torch"), 1),
     )
     with network_of() as network:
         network.set_rate(1, request.param)

@@ -30,8 +30,6 @@ from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.wire.kv import layout_from_proto, wire_from_proto
 
-LEAST_FRAMES_IN_FLIGHT = 8
-"""Frames of a stream read from the network and not yet written by the engine, however large they are."""
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """What a stream brings besides frames."""
 _Message = TypeVar("_Message", bound=Response | ReceivedFrame)
@@ -83,10 +81,9 @@ class _Unpacking(NamedTuple):
 class FrameWindow:
     """Frames of a stream that the engine has still to write.
 
-    Invariant, kept by `enter`: they have `ReceiveBudget.stream_bytes` together at most, or are `LEAST_FRAMES_IN_FLIGHT`
-    at most; they land in the order in which they entered. Each has credit of the node until it landed, or the window
-    is closed. The engine writes between passes: a smaller window would be all that comes during one, and the first
-    token waits behind a frame that waits for room.
+    Invariant, kept by `enter`: they have `ReceiveBudget.stream_bytes` together at most, or one alone has more; they
+    land in the order in which they entered. Each has credit of the node until it landed, or the window is closed. The
+    engine writes between passes: a small window would be all that comes during one, the first token behind it.
     """
 
     def __init__(self, budget: ReceiveBudget) -> None:
@@ -98,8 +95,7 @@ class FrameWindow:
     async def enter(self, num_bytes: int) -> bool:
         """Take a frame in when there is room; return whether it had to wait for that."""
         has_waited = False
-        most_bytes = self._budget.stream_bytes - num_bytes
-        while len(self._sizes) >= LEAST_FRAMES_IN_FLIGHT and self._num_bytes > most_bytes:
+        while self._sizes and self._num_bytes + num_bytes > self._budget.stream_bytes:
             has_waited = True
             self._room.clear()
             await self._room.wait()

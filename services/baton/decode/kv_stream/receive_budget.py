@@ -57,7 +57,7 @@ class ReceiveBudget:
         """Memory that may be kept for frames to come."""
         self.max_bytes = num_bytes - num_bytes // _UNCOUNTED_PARTS - self.idle_bytes
         self.stream_bytes = self.max_bytes // _STREAMS_AT_ONCE
-        """Credit of one stream at most, where its frames are small."""
+        """Credit of one stream at most, unless a frame alone has more."""
         frame_bytes = num_bytes // (_UNCOUNTED_PARTS * num_streams * _FRAMES_PER_STREAM)
         self.frame_bytes = min(MAX_FRAME_BYTES, max(LEAST_FRAME_BYTES, frame_bytes))
         """Largest frame that senders are asked for, and what of a stream may be on its way."""
