@@ -98,21 +98,21 @@ class StepCostModel:
         self._is_stale = True
 
     def expected_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
-        """Return what a pass takes; 0 where too few of its kind and size, by powers of two, have been measured."""
-        is_known = self._num_passes[_size_of(work, has_prompts=has_prompts)] >= _LEAST_PASSES
-        return self.cost.seconds(work) if is_known and self.cost is not None else 0.0
+        """Return what a pass takes, no more than others in proportion; 0 where none of its kind has been measured."""
+        moments = self._moments.get(has_prompts)
+        return min(self.cost.seconds(work), moments.usual_seconds(work)) if moments and self.cost else 0.0
 
     def longest_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
         """Return the time after which a pass is taken for hung, whatever the machine does besides.
 
         That is `HUNG_FACTOR` times what is predicted, times how much longer than usual a pass took of late; infinity
-        where it cannot be predicted.
+        where too few of its kind and size, by powers of two, have been measured to predict it.
         """
-        seconds = self.expected_seconds(work, has_prompts=has_prompts)
-        if not seconds:
+        cost = self.cost
+        if cost is None or self._num_passes[_size_of(work, has_prompts=has_prompts)] < _LEAST_PASSES:
             return math.inf
         moments = self._moments[has_prompts]
-        return HUNG_FACTOR * moments.surprise * max(seconds, moments.usual_seconds(work))
+        return HUNG_FACTOR * moments.surprise * max(cost.seconds(work), moments.usual_seconds(work))
 
 
 _Size = tuple[bool, int, int]
