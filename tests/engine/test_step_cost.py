@@ -106,3 +106,19 @@ def test_a_pass_hangs_after_a_multiple_of_what_its_like_have_taken() -> None:
     for _ in range(200):
         costs.note(DECODE, 3.0, has_prompts=False)
     assert costs.longest_seconds(DECODE, has_prompts=False) == pytest.approx(3.0 * HUNG_FACTOR, rel=0.01)
+
+
+def test_of_a_prompts_pass_no_more_is_expected_than_others_took_in_proportion() -> None:
+    """Decode steps say nothing of prompts; nor do two passes say what one ten times as large takes by their slope."""
+    costs = StepCostModel()
+    work = StepWork(100, 5e3)
+    assert costs.expected_seconds(work, has_prompts=True) == 0.0
+    costs.note(DECODE, 0.01, has_prompts=False)
+    assert costs.expected_seconds(work, has_prompts=True) == 0.0
+
+    costs.note(work, 1.0, has_prompts=True)
+    costs.note(StepWork(100, 6e3), 2.0, has_prompts=True)
+
+    assert 0.9 < costs.expected_seconds(work, has_prompts=True) < 1.6
+    assert 10.0 < costs.expected_seconds(StepWork(1000, 5e6), has_prompts=True) < 16.0
+    assert 10.0 < costs.expected_seconds(StepWork(1000, 5e6), has_prompts=True) < 16.0
