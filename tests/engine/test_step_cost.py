@@ -121,4 +121,3 @@ def test_of_a_prompts_pass_no_more_is_expected_than_others_took_in_proportion() 
 
     assert 0.9 < costs.expected_seconds(work, has_prompts=True) < 1.6
     assert 10.0 < costs.expected_seconds(StepWork(1000, 5e6), has_prompts=True) < 16.0
-    assert 10.0 < costs.expected_seconds(StepWork(1000, 5e6), has_prompts=True) < 16.0
