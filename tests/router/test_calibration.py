@@ -77,6 +77,18 @@ def test_corrections_fade_without_outcomes() -> None:
     assert calibration.factor("a") == pytest.approx(2.0, rel=0.02)
 
 
+def test_what_was_faster_than_measured_stays_so() -> None:
+    """A link that was probed beside others is not slow again because nobody has used it for a while."""
+    clock = Clock()
+    calibration: Calibration[str] = Calibration(clock)
+    for _ in range(60):
+        calibration.add("a", 0.25, 1.0)
+
+    clock.seconds += 10 * HALF_LIFE_SECONDS
+
+    assert calibration.factor("a") == pytest.approx(0.25, rel=0.02)
+
+
 @pytest.mark.parametrize(("measured", "estimated"), [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
 def test_outcomes_without_a_duration_say_nothing(measured: float, estimated: float) -> None:
     """A missing measurement is not a ratio of 0."""

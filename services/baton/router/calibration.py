@@ -31,7 +31,8 @@ MAX_FACTOR = 16.0
 PRIOR_SPREAD = 0.1
 """Spread of outcomes, as a share, before there are any."""
 HALF_LIFE_SECONDS = 120.0
-"""Time without outcomes after which half of a correction is forgotten: a node that looked slow is tried again."""
+"""Time without outcomes after which half of what looked slower is forgotten, so that it is tried again. What has been
+faster than it was measured to be stays so: it is chosen, and a new outcome says otherwise."""
 DEMAND_SECONDS = 300.0
 """What is this old weighs 1/e in the demand for a model."""
 USUAL_SECONDS = 60.0
@@ -78,7 +79,7 @@ class RatioAverage:
 
     def factor(self, now_seconds: float) -> float:
         """Return what estimates are to be multiplied by; 1 without outcomes."""
-        age = max(0.0, now_seconds - self._updated_at_seconds)
+        age = max(0.0, now_seconds - self._updated_at_seconds) if self._log_factor > 0 else 0.0
         return math.exp(self._log_factor * 0.5 ** (age / HALF_LIFE_SECONDS))
 
 
