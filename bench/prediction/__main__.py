@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--loads", type=list_of(positive), default=[0.3, 0.6, 0.9, 1.5], help="of capacity (0.3,0.6,0.9,1.5)"
     )
-    parser.add_argument("--time-scale", type=positive, default=4.0, help="how much slower mocks are (%(default)s)")
+    parser.add_argument("--time-scale", type=positive, default=16.0, help="how much slower mocks are (%(default)s)")
     parser.add_argument(
         "--engines",
         type=engine_pair,
