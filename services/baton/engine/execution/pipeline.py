@@ -71,7 +71,7 @@ class Pipeline:
         self._in_flight: Pass | None = None
         self._free_since = self._rested_seconds = 0.0
         self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
-        self._busy_seconds, self._has_lasted = 0.0, False  # the rest of it; whether it was waited for
+        self._busy_seconds, self._is_at_rest = 0.0, False  # the rest of it; whether the device worked by itself
 
     @property
     def is_in_flight(self) -> bool:
@@ -87,13 +87,13 @@ class Pipeline:
     def rest_seconds(self) -> float:
         """Return for how long the next pass need not be planned: the device is at one that lasts.
 
-        Steps last as the one before did, prompts by their work: unless the last pass was over before the host looked.
+        Steps last as the one before did, prompts by their work; not where the host was busy at the last, or was late.
         """
         if self._in_flight is None:
             return 0.0
         if self._in_flight.step.is_decode:
             return self._rest_left(self._idle_seconds)
-        expected = self._scheduler.expected_seconds(self._in_flight.step) if self._has_lasted else 0.0
+        expected = self._scheduler.expected_seconds(self._in_flight.step) if self._is_at_rest else 0.0
         return self._rest_left(expected - self._busy_seconds)
 
     def note_rest(self, seconds: float) -> None:
@@ -226,9 +226,9 @@ class Pipeline:
         waited = now - began
         self._busy_seconds = self.pass_seconds - waited - self._rested_seconds
         # A pass that was over before the host looked says nothing of how long the next may be left alone.
-        self._has_lasted = waited > _LEAST_REST_SECONDS / 10
-        is_lasting = launched.step.is_decode and self._has_lasted
-        self._idle_seconds = waited + self._rested_seconds if is_lasting else 0.0
+        is_over = waited <= _LEAST_REST_SECONDS / 10
+        self._is_at_rest = not is_over and self._busy_seconds < self.pass_seconds / 2
+        self._idle_seconds = waited + self._rested_seconds if launched.step.is_decode and not is_over else 0.0
         self._rested_seconds = 0.0
         if result.failures or self._health.num_failed:
             self._health.note([*result.token_ids, *(error for _, error in result.failures)])
