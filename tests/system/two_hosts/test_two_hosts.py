@@ -21,7 +21,7 @@ def test_a_machine_is_found_joins_serves_fails_and_comes_back() -> None:
     results = run(checkpoint_dir(), DEFAULT_BITS_PER_SECOND)
 
     before, after = results["link_bits_per_second"]
-    assert "join token is not that of this deployment" in results["refusal"]
+    assert "join token is not of this deployment" in results["refusal"]
     assert results["found_router"].startswith("joined router=10.77.0.1:18953 node=far-1")
     assert before == pytest.approx(DEFAULT_BITS_PER_SECOND, rel=0.1)
     assert after == pytest.approx(DEFAULT_BITS_PER_SECOND / 2, rel=0.1)
