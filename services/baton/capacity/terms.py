@@ -35,6 +35,8 @@ class DecodeTerms(NamedTuple):
     """One step with this request in the batch."""
     slowdown_seconds: float
     """What the longer steps cost the requests already in the batch."""
+    pass_seconds: float
+    """Of a pass that a prompt of this node fills."""
     room_seconds: float
     """Until the batch and the pool have room."""
     join_seconds: float
@@ -142,17 +144,18 @@ def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float)
     others = neighbours(node, expected * seconds(num_present))
     step = seconds(others)
     step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
-    left_seconds = max(0.0, node.queue.total_seconds - node.arrival_seconds)
+    left_seconds, whole = max(0.0, node.queue.total_seconds - node.arrival_seconds), pass_seconds(node)
     num_new_tokens = request.num_prompt_tokens + math.ceil(expected) - request.cached_on(node)
     return DecodeTerms(
         node=node,
         match=match_prefix(request, node),
         expected_output_tokens=expected,
         step_seconds=seconds_beside_prompts(
-            expected, step, pass_seconds(node), prompt_share=node.prompt_share, left_seconds=left_seconds
+            expected, step, whole, prompt_share=node.prompt_share, left_seconds=left_seconds
         )
         / expected,
         slowdown_seconds=others * max(0.0, step - step_without) * expected,
+        pass_seconds=whole,
         room_seconds=room_seconds(node, blocks_for(node, num_new_tokens), expected * step),
         join_seconds=join_seconds(node),
     )
@@ -340,8 +343,8 @@ def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
     left_seconds = decode.node.queue.total_seconds - arrived_seconds
     if left_seconds <= 0.0:
         return decode.join_seconds
-    whole = pass_seconds(decode.node)
-    return max(decode.join_seconds, min(left_seconds, JOIN_STEPS * whole + max(0.0, whole - decode.step_seconds)))
+    token_late_seconds = max(0.0, decode.pass_seconds - decode.step_seconds)
+    return max(decode.join_seconds, min(left_seconds, JOIN_STEPS * decode.pass_seconds + token_late_seconds))
 
 
 class LinkRates(NamedTuple):
