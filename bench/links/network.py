@@ -13,7 +13,8 @@ PAYLOAD_SHARE = 1448 / 1514
 """Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _NAMESPACES = Path("/run/netns")
 _SWITCH = "baton-switch"
-_TICKS_PER_SECOND, _QUEUE_MILLISECONDS = 250, 20
+_KERNEL_TICKS_PER_SECOND = 250
+_QUEUE_MILLISECONDS = 20
 _LOCK_FILE = Path(tempfile.gettempdir()) / "baton-network.lock"
 
 
@@ -30,10 +31,11 @@ class Network:
 
     def set_rate(self, host: int, bits_per_second: float, *, inwards: bool = False) -> None:
         """Shape what a host sends, or receives, with a token bucket. Its burst is what the kernel's clock needs."""
-        burst_bytes = max(16_000, int(bits_per_second / 8 / _TICKS_PER_SECOND * 1.5))
+        burst_bytes = max(16_000, int(bits_per_second / 8 / _KERNEL_TICKS_PER_SECOND * 1.5))
         shape = f"tbf rate {int(bits_per_second)}bit burst {burst_bytes} latency {_QUEUE_MILLISECONDS}ms"
-        card = " ".join([*self.command(host, []), f"tc qdisc replace dev baton-card{host} root {shape}"])
-        _run(f"ip netns exec {_SWITCH} tc qdisc replace dev baton-port{host} root {shape}" if inwards else card)
+        place = ["ip", "netns", "exec", _SWITCH] if inwards else self.command(host, [])
+        device = f"baton-port{host}" if inwards else f"baton-card{host}"
+        _run(" ".join([*place, f"tc qdisc replace dev {device} root {shape}"]))
 
     def command(self, host: int, command: list[str]) -> list[str]:
         """Return a command that runs `command` on a host."""

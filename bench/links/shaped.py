@@ -119,7 +119,8 @@ _WARM_TOKENS = 512
 _MAX_ATTEMPTS = 3
 """Of one prompt: on a machine with other work a stream may break off, and what took its place is no sample; and a node
 that could not report for a while is none to the router until it does."""
-_RETRY_SECONDS = 1.0  # two reports of a node
+_RETRY_SECONDS = 1.0
+"""Two reports of a node."""
 
 
 @dataclass(frozen=True, slots=True)

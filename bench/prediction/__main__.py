@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the numbers of each load, write the files; 1 if a term or the regret is not as it shall be."""
     options = _parser().parse_args(arguments)
     is_mock = "mock" in options.engines
+    if options.cards and not is_mock:
+        _parser().error("--cards: the cards are those of the mocks' hardware; a real pair has this machine's")
     if options.length_factor is None:
         options.length_factor = _FACTORS[options.dataset]
     if not is_mock:
@@ -83,9 +85,9 @@ def _running(nodes: Sequence[NodeTable], options: argparse.Namespace) -> Iterato
         return
     with network_of(len(nodes)) as network:
         for host, (_, hardware) in enumerate(_MOCK_NODES, 1):
-            network.set_rate(host, _CARDS[hardware] / options.time_scale)
-            network.set_rate(host, _CARDS[hardware] / options.time_scale, inwards=True)
-        with hosted_cluster(network, options.model, list(zip(nodes, count(1), strict=False))):
+            for inwards in (False, True):
+                network.set_rate(host, _CARDS[hardware] / options.time_scale, inwards=inwards)
+        with hosted_cluster(network, options.model, [(node, host) for host, node in enumerate(nodes, 1)]):
             yield ROUTER
 
 
@@ -148,18 +150,9 @@ def _requests(rows: Sequence[TraceRow], scaling: Scaling, seed: str, per_second:
 
 
 def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadReport]) -> None:
-    names = (
-        "dataset",
-        "length_factor",
-        "max_context_tokens",
-        "count",
-        "seed",
-        "loads",
-        "time_scale",
-        "engines",
-        "cards",
-    )
-    settings = {name: getattr(options, name) for name in (*names, "cards")} | {"path": options.path.name}
+    lengths, replayed_as = ("length_factor", "max_context_tokens"), ("count", "seed", "loads", "time_scale")
+    names = ("dataset", *lengths, *replayed_as, "engines", "cards")
+    settings = {name: getattr(options, name) for name in names} | {"path": options.path.name}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings, "capacity_per_second": capacity}
     identical = {term: [values.p10, values.p50, values.p90] for term, values in reports[0].identical.items()}
     write_results(options.out, {**head, "identical": identical, "loads": [each.document() for each in reports]})
