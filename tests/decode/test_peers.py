@@ -24,7 +24,7 @@ def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypat
     """A channel may be closed between two calls of one probe, which grpc takes for misuse."""
     measured: list[str] = []
 
-    async def measure(_stub: KvStub, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+    async def measure(_stub: KvStub, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
         if node_id == "broken":
             raise grpc.aio.UsageError("Channel is closed.")
         return node_pb2.LinkMeasurement(from_node_id=node_id)
@@ -56,7 +56,7 @@ def test_a_link_is_measured_by_the_way_of_its_kv(monkeypatch: pytest.MonkeyPatch
     """By the fast path where there is one; a node that has none any more, or not yet, is measured by gRPC."""
     ways: list[object] = []
 
-    async def measure(way: Prober, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+    async def measure(way: Prober, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
         ways.append(type(way))
         if isinstance(way, FastChannel) and not is_served:
             raise FastPathError("UNIMPLEMENTED", reason="REFUSED")
@@ -83,7 +83,7 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     """A node that has just registered may not answer yet; without a measurement its link would stay a guess."""
     num_probes = 0
 
-    async def measure(_stub: KvStub, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+    async def measure(_stub: KvStub, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
         nonlocal num_probes
         num_probes += 1
         if num_probes < 3:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import TypeVar
 
 import grpc
@@ -39,10 +38,9 @@ LINGER_SECONDS = 60.0
 class PeerSet:
     """Channels to the nodes that the router has named; no other node can be called.
 
-    Links from prefill nodes are measured as soon as they appear; those from others that decode, of which there may be
-    many, one after the other. A link is measured with `probe_bytes`, 0: not at all; prefill nodes of this host may
-    write into memory of `lender`, which `run` starts and closes. When a node leaves the router's list its streams get
-    `linger_seconds`.
+    Links are measured as soon as nodes appear, one at a time, each with `probe_bytes`, 0: not at all; prefill nodes of
+    this host may write into memory of `lender`, which `run` starts and closes. When a node leaves the router's list its
+    streams get `linger_seconds`.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class PeerSet:
         self._staging = StagingPool(min(MOST_IDLE_BYTES, budget.idle_bytes))
         self._limits = limits_for(budget.frame_bytes)
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
-        self._neighbours_turn = asyncio.Lock()
+        self._probe_turn = asyncio.Lock()
 
     def update(self, peers: Peers) -> None:
         """Take the router's list."""
@@ -182,8 +180,7 @@ class PeerSet:
     async def _is_probed(self, peer: router_service_pb2.Peer) -> bool:
         is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
         try:
-            async with self._neighbours_turn if is_neighbour else nullcontext():
-                self._report_link(await self._measure(peer.node_id, is_neighbour=is_neighbour))
+            self._report_link(await self._measure(peer.node_id, is_neighbour=is_neighbour))
             return True
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
@@ -195,11 +192,11 @@ class PeerSet:
         """Measure a link by the way that KV will come, and open it: gRPC's library may carry half of what it does."""
         if (fast := self._fast.get(node_id)) is not None:
             try:
-                return await measure_link(fast, node_id, self._probe_bytes)
+                return await measure_link(fast, node_id, self._probe_bytes, self._probe_turn)
             except BatonError as error:  # then KV comes by gRPC too
                 log.info("fast_path_not_probed peer=%s cause=%s", node_id, error)
         stub = self.blocks(node_id) if is_neighbour else self.stub(node_id)
-        return await measure_link(stub, node_id, self._probe_bytes)
+        return await measure_link(stub, node_id, self._probe_bytes, self._probe_turn)
 
 
 def _named(known: Mapping[str, _T], node_id: str) -> _T:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -33,7 +33,7 @@ from baton.kv_transport.frame_codec import (
     serialize_request,
     serialize_response,
 )
-from baton.kv_transport.link_probe import probe_sizes
+from baton.kv_transport.link_probe import probe_sizes, probe_turn
 from baton.rpc.error_interceptor import tolerant
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
@@ -82,14 +82,8 @@ class KvStub(PrefillServiceStub):
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
-        self.Prefill = channel.unary_stream(
-            PREFILL_PATH, request_serializer=serialize_request, response_deserializer=tolerant(parse_response)
-        )
-
-    def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:
-        """Call `ProbeLink`."""
-        request = prefill_service_pb2.ProbeLinkRequest(byte_count=num_bytes)
-        return cast("AsyncIterable[object]", self.ProbeLink(request, timeout=timeout_seconds))
+        self.Prefill = _receiving(channel, PREFILL_PATH, parse_response)
+        self.probe = _prober(self.ProbeLink, prefill_service_pb2.ProbeLinkRequest)
 
 
 class BlockStub(BlockServiceStub):
@@ -97,14 +91,18 @@ class BlockStub(BlockServiceStub):
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
-        self.PullBlocks = channel.unary_stream(
-            PULL_PATH, request_serializer=serialize_request, response_deserializer=tolerant(parse_pull_response)
-        )
+        self.PullBlocks = _receiving(channel, PULL_PATH, parse_pull_response)
+        self.probe = _prober(self.ProbeLink, block_service_pb2.BlockServiceProbeLinkRequest)
 
-    def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:
-        """Call `ProbeLink`."""
-        request = block_service_pb2.BlockServiceProbeLinkRequest(byte_count=num_bytes)
-        return cast("AsyncIterable[object]", self.ProbeLink(request, timeout=timeout_seconds))
+
+def _receiving(channel: grpc.aio.Channel, path: str, parse: Callable[[bytes], Any]) -> Any:
+    """Return an rpc that streams frames."""
+    return channel.unary_stream(path, request_serializer=serialize_request, response_deserializer=tolerant(parse))
+
+
+def _prober(call: Any, request: Callable[..., Any]) -> Callable[[int, float], AsyncIterable[object]]:
+    """Return what calls `ProbeLink` for so many bytes, within so many seconds."""
+    return lambda num_bytes, timeout_seconds: call(request(byte_count=num_bytes), timeout=timeout_seconds)
 
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:
@@ -232,13 +230,16 @@ def _probe_messages(request: prefill_service_pb2.ProbeLinkRequest) -> Iterator[b
 
 
 async def _answer_probe(request: prefill_service_pb2.ProbeLinkRequest, _context: object) -> AsyncIterator[bytes]:
-    for message in _probe_messages(request):
-        yield message
+    with probe_turn(request.byte_count):
+        for message in _probe_messages(request):
+            yield message
 
 
 def _send_probe(call: ServerCall) -> None:
-    for message in _probe_messages(_read(prefill_service_pb2.ProbeLinkRequest.FromString, call)):
-        call.send(message)
+    request = _read(prefill_service_pb2.ProbeLinkRequest.FromString, call)
+    with probe_turn(request.byte_count):
+        for message in _probe_messages(request):
+            call.send(message)
 
 
 def _read(parse: Callable[[bytes], _RequestT], call: ServerCall) -> _RequestT:

@@ -49,6 +49,7 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
 _CLASSES: dict[str, type[errors.BatonError]] = {
     "OUT_OF_MEMORY": errors.OutOfMemoryError,
     "QUEUE_FULL": errors.OverloadedError,
+    "PROBE_BUSY": errors.OverloadedError,
     "OVERLOADED": errors.OverloadedError,
     "FAIR_SHARE": errors.OverloadedError,
     "KEY_CONCURRENCY": errors.OverloadedError,

@@ -74,7 +74,8 @@ class BlockServiceServicer(object):
     def ProbeLink(self, request, context):
         """Sends bytes as fast as the link takes them, as PrefillService.ProbeLink does.
 
-        Errors: INVALID_ARGUMENT INVALID_FIELD if a count is out of range.
+        Errors: INVALID_ARGUMENT INVALID_FIELD if a count is out of range; RESOURCE_EXHAUSTED PROBE_BUSY while another caller
+        is sent bytes: two at once would halve what each measures.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -77,7 +77,8 @@ class PrefillServiceServicer(object):
     def ProbeLink(self, request, context):
         """Sends bytes as fast as the link takes them, so that the caller can measure it.
 
-        Errors: INVALID_ARGUMENT INVALID_FIELD if a count is out of range.
+        Errors: INVALID_ARGUMENT INVALID_FIELD if a count is out of range; RESOURCE_EXHAUSTED PROBE_BUSY while another caller
+        is sent bytes: two at once would halve what each measures.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
