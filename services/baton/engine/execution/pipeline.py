@@ -7,6 +7,7 @@ tokens of a pass by itself where it can; else they are sampled from its logits h
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
@@ -70,8 +71,8 @@ class Pipeline:
         self.timer = PassTimer(scheduler.longest_seconds, clock)
         self._in_flight: Pass | None = None
         self._free_since = self._rested_seconds = 0.0
-        self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
-        self._busy_seconds, self._is_at_rest = 0.0, False  # the rest of it; whether the device worked by itself
+        self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
+        self._step_seconds = 0.0  # of the last pass, where that was a step
 
     @property
     def is_in_flight(self) -> bool:
@@ -91,10 +92,12 @@ class Pipeline:
         """
         if self._in_flight is None:
             return 0.0
-        if self._in_flight.step.is_decode:
-            return self._rest_left(self._idle_seconds)
-        expected = self._scheduler.expected_seconds(self._in_flight.step) if self._is_at_rest else 0.0
-        return self._rest_left(expected - self._busy_seconds)
+        step, expected = self._in_flight.step, self._step_seconds
+        if not step.is_decode:
+            is_at_rest = self._busy_seconds < self.pass_seconds / 2
+            expected = self._scheduler.expected_seconds(step) if is_at_rest else 0.0
+        seconds = self._free_since + _REST_SHARE * (expected - self._busy_seconds) - self._clock()
+        return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -151,13 +154,9 @@ class Pipeline:
     def _rest(self) -> bool:
         """Let the device work; return whether a command waits for the end of the pass in flight."""
         began = self._clock()
-        is_awaited = self._await_command(self._rest_left(self._idle_seconds))
+        is_awaited = self._await_command(self.rest_seconds)
         self.note_rest(self._clock() - began)
         return is_awaited
-
-    def _rest_left(self, idle_seconds: float) -> float:
-        seconds = self._free_since + _REST_SHARE * idle_seconds - self._clock()
-        return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _launch(self, step: Step) -> Pass | None:
         if not step.members and not step.swaps.outs:
@@ -224,11 +223,10 @@ class Pipeline:
         self._scheduler.note_pass(launched.step, self.pass_seconds)
         self._free_since = now
         waited = now - began
-        self._busy_seconds = self.pass_seconds - waited - self._rested_seconds
         # A pass that was over before the host looked says nothing of how long the next may be left alone.
         is_over = waited <= _LEAST_REST_SECONDS / 10
-        self._is_at_rest = not is_over and self._busy_seconds < self.pass_seconds / 2
-        self._idle_seconds = waited + self._rested_seconds if launched.step.is_decode and not is_over else 0.0
+        self._busy_seconds = math.inf if is_over else self.pass_seconds - waited - self._rested_seconds
+        self._step_seconds = self.pass_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0
         if result.failures or self._health.num_failed:
             self._health.note([*result.token_ids, *(error for _, error in result.failures)])

@@ -6,20 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from baton.errors import (
-    AuthenticationError,
-    BatonError,
-    ConstraintError,
-    InvalidFieldError,
-    MismatchError,
-    NonFiniteLogitsError,
-    NotFoundError,
-    OutOfMemoryError,
-    OverloadedError,
-    PassFailedError,
-    QuarantinedError,
-    UnavailableError,
-)
+from baton import errors
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS
 from baton.gateway.generation.preparation import ContextLengthError
@@ -89,34 +76,34 @@ def to_api_error(error: Exception) -> ApiError | None:
         return ApiError(400, "The body is nested too deeply", code="invalid_value")
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return ApiError(504, "the request took too long", kind="server_error", code="timeout")
-    return _from_baton_error(error) if isinstance(error, BatonError) else None
+    return _from_baton_error(error) if isinstance(error, errors.BatonError) else None
 
 
-def _from_baton_error(error: BatonError) -> ApiError:
+def _from_baton_error(error: errors.BatonError) -> ApiError:
     if isinstance(error, ContextLengthError):
         return refused(error.field, error.problem, code="context_length_exceeded")
-    if isinstance(error, InvalidFieldError):
+    if isinstance(error, errors.InvalidFieldError):
         return invalid(error.field, error.problem)
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, errors.AuthenticationError):
         return ApiError(401, error.message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
-    if isinstance(error, NotFoundError):
+    if isinstance(error, errors.NotFoundError):
         return ApiError(404, error.message, field="model", code="model_not_found")
-    if isinstance(error, OverloadedError):
+    if isinstance(error, errors.OverloadedError):
         return _busy(429, error, "rate_limit_exceeded")
-    if isinstance(error, OutOfMemoryError):
+    if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, error.message, kind="server_error", code="out_of_memory")
-    if isinstance(error, MismatchError):
+    if isinstance(error, errors.MismatchError):
         return ApiError(503, error.message, kind="server_error", field=error.field, code=error.reason.lower())
-    if isinstance(error, QuarantinedError):
+    if isinstance(error, errors.QuarantinedError):
         return ApiError(422, error.message, code=error.reason.lower())
-    if isinstance(error, NonFiniteLogitsError | PassFailedError | ConstraintError):
+    if isinstance(error, errors.NonFiniteLogitsError | errors.PassFailedError | errors.ConstraintError):
         return ApiError(500, error.message, kind="server_error", code=error.reason.lower())
-    if isinstance(error, UnavailableError) and error.reason == "TOKEN_TIMEOUT":
+    if isinstance(error, errors.UnavailableError) and error.reason == "TOKEN_TIMEOUT":
         return ApiError(504, error.message, kind="server_error", code="token_timeout")
     return _busy(503, error, error.reason.lower())
 
 
-def _busy(status: int, error: BatonError, code: str) -> ApiError:
+def _busy(status: int, error: errors.BatonError, code: str) -> ApiError:
     headers = {"retry-after": error.metadata.get(RETRY_AFTER_SECONDS, "1")}
     kind = "rate_limit_error" if status == 429 else "server_error"
     return ApiError(status, error.message, kind=kind, code=code, headers=headers)

@@ -11,17 +11,7 @@ from typing import TypeAlias
 from google.protobuf.duration_pb2 import Duration
 from opentelemetry import trace
 
-from baton.errors import (
-    AttemptReusedError,
-    BatonError,
-    MismatchError,
-    NonFiniteLogitsError,
-    OutOfMemoryError,
-    OverloadedError,
-    PassFailedError,
-    StreamBrokenError,
-    UnavailableError,
-)
+from baton import errors
 from baton.gateway.cluster.attempt import Attempt, TakeTokens, ending_of, hashes_of
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
@@ -39,14 +29,14 @@ from baton.wire.quantities import duration_from_seconds
 log = logging.getLogger(__name__)
 
 _WORTH_ANOTHER_NODE = (
-    AttemptReusedError,
-    MismatchError,
-    NonFiniteLogitsError,
-    OutOfMemoryError,
-    OverloadedError,
-    PassFailedError,
-    StreamBrokenError,
-    UnavailableError,
+    errors.AttemptReusedError,
+    errors.MismatchError,
+    errors.NonFiniteLogitsError,
+    errors.OutOfMemoryError,
+    errors.OverloadedError,
+    errors.PassFailedError,
+    errors.StreamBrokenError,
+    errors.UnavailableError,
 )
 """Failures of a node rather than of the request, as far as one attempt can tell."""
 
@@ -167,7 +157,7 @@ class TokenStreams:
                     target = placement.decode_node_id
                     log.info("stream_moves generation=%s from=%s to=%s", generation.name, leaving, target)
                     return await self._follow_on(generation, take, give_up_old)
-            except BatonError as error:
+            except errors.BatonError as error:
                 if old.ended.done():
                     raise
                 if placement is not None:
@@ -288,7 +278,7 @@ class TokenStreams:
         timeout_seconds = min(limit for limit in limits if limit is not None)
         return max(0.0, generation.begun_seconds + timeout_seconds - asyncio.get_running_loop().time())
 
-    def _note_failure(self, generation: GenerationState, error: BatonError) -> None:
+    def _note_failure(self, generation: GenerationState, error: errors.BatonError) -> None:
         placement = generation.placement
         assert placement is not None
         if error.reason != GATEWAY_SILENT and placement.decode_node_id not in generation.failed_node_ids:

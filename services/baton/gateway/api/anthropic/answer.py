@@ -10,15 +10,7 @@ from msgspec import structs
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.answer import FinishedChoice, encode
-from baton.gateway.api.anthropic.schema import (
-    MessageAnswer,
-    MessagesBody,
-    MessagesUsage,
-    OutputBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-)
+from baton.gateway.api.anthropic import schema
 from baton.gateway.api.usage import IgnoredBody, placement_body
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.generation.tools import new_tool_call_id
@@ -42,7 +34,7 @@ class BlockWriter:
     """Writes blocks one after the other; at most one is open. Whole answers drop the events."""
 
     def __init__(self) -> None:
-        self.blocks: list[OutputBlock] = []
+        self.blocks: list[schema.OutputBlock] = []
         """Complete ones, and the open one last."""
         self.has_calls = False
         """Whether one of them is a call."""
@@ -55,19 +47,19 @@ class BlockWriter:
         match part:
             case CallStart(_, name):
                 self.has_calls = True
-                return self.close() + self._open(ToolUseBlock(new_tool_call_id("", "toolu_"), name, {}))
+                return self.close() + self._open(schema.ToolUseBlock(new_tool_call_id("", "toolu_"), name, {}))
             case CallArguments(_, text):
                 return self._delta(text)
             case CallEnd():
                 return self.close()
             case _:
                 is_text = isinstance(part, Content)
-                opening = self.open_text() if is_text else self._open_unless("thinking", ThinkingBlock(""))
+                opening = self.open_text() if is_text else self._open_unless("thinking", schema.ThinkingBlock(""))
                 return opening + self._delta(part.text)
 
     def open_text(self) -> bytes:
         """Return the events that open a block of text."""
-        return self._open_unless("text", TextBlock(""))
+        return self._open_unless("text", schema.TextBlock(""))
 
     def close(self) -> bytes:
         """Return the event that closes the open block, if there is one."""
@@ -77,12 +69,12 @@ class BlockWriter:
         self.blocks[-1] = _with_text(self.blocks[-1], "".join(self._texts))
         return event("content_block_stop", index=len(self.blocks) - 1)
 
-    def _open_unless(self, kind: str, block: OutputBlock) -> bytes:
+    def _open_unless(self, kind: str, block: schema.OutputBlock) -> bytes:
         if self._is_open and self.blocks[-1].type == kind:
             return b""
         return self.close() + self._open(block)
 
-    def _open(self, block: OutputBlock) -> bytes:
+    def _open(self, block: schema.OutputBlock) -> bytes:
         self.blocks.append(block)
         self._is_open, self._texts = True, []
         index = len(self.blocks) - 1
@@ -97,24 +89,26 @@ class BlockWriter:
         return self._delta_start + encode(text) + b"}}\n\n"
 
 
-def _with_text(block: OutputBlock, text: str) -> OutputBlock:
+def _with_text(block: schema.OutputBlock, text: str) -> schema.OutputBlock:
     """Return a complete block; a call whose arguments are no JSON object, which has no place for them, as text."""
-    if isinstance(block, TextBlock):
-        return TextBlock(text)
-    if isinstance(block, ThinkingBlock):
-        return ThinkingBlock(text)
+    if isinstance(block, schema.TextBlock):
+        return schema.TextBlock(text)
+    if isinstance(block, schema.ThinkingBlock):
+        return schema.ThinkingBlock(text)
     try:
         arguments = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
-        return TextBlock(text)
-    return ToolUseBlock(block.id, block.name, arguments) if isinstance(arguments, dict) else TextBlock(text)
+        return schema.TextBlock(text)
+    if isinstance(arguments, dict):
+        return schema.ToolUseBlock(block.id, block.name, arguments)
+    return schema.TextBlock(text)
 
 
 class MessageFormat:
     """Writes one message: thinking, text and calls as blocks of their own."""
 
     def __init__(
-        self, context: RequestContext, body: MessagesBody, num_prompt_tokens: int, parser: OutputParser | None
+        self, context: RequestContext, body: schema.MessagesBody, num_prompt_tokens: int, parser: OutputParser | None
     ) -> None:
         self._id = context.answer_id = f"msg_{context.request_id}"
         self._context = context
@@ -126,8 +120,8 @@ class MessageFormat:
 
     def start(self, index: int) -> bytes:  # noqa: ARG002
         """Return the events that open the message, and its block where it can only be text. Cached is not known yet."""
-        usage = MessagesUsage(self._num_prompt_tokens, 0, 0)
-        message = msgspec.to_builtins(MessageAnswer(self._id, self._model, [], usage))
+        usage = schema.MessagesUsage(self._num_prompt_tokens, 0, 0)
+        message = msgspec.to_builtins(schema.MessageAnswer(self._id, self._model, [], usage))
         if self._context.ignored:
             message["baton"] = IgnoredBody(self._context.ignored)
         opening = event("message_start", message=message)
@@ -157,7 +151,7 @@ class MessageFormat:
         result = choice.result
         self._close()
         return encode(
-            MessageAnswer(
+            schema.MessageAnswer(
                 self._id,
                 self._model,
                 self._blocks.blocks,
@@ -183,8 +177,8 @@ class MessageFormat:
         return "tool_use" if self._blocks.has_calls else "end_turn"
 
 
-def _usage(result: GenerationResult) -> MessagesUsage:
-    return MessagesUsage(
+def _usage(result: GenerationResult) -> schema.MessagesUsage:
+    return schema.MessagesUsage(
         input_tokens=result.num_prompt_tokens - result.num_cached_tokens,
         cache_read_input_tokens=result.num_cached_tokens,
         output_tokens=result.num_completion_tokens,

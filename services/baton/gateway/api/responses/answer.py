@@ -12,19 +12,8 @@ from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.errors import ErrorFormat
 from baton.gateway.api.openai.errors import error_body
 from baton.gateway.api.openai.logprobs import TokenBytes, TokenLogprobBody, chat_logprobs
+from baton.gateway.api.responses import schema
 from baton.gateway.api.responses.input import sealed
-from baton.gateway.api.responses.schema import (
-    FunctionCall,
-    InputTokens,
-    OutputItem,
-    OutputMessage,
-    OutputText,
-    ReasoningItem,
-    ReasoningText,
-    ReasoningTokens,
-    ResponseObject,
-    ResponsesUsage,
-)
 from baton.gateway.api.usage import placement_body
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.generation.tools import new_tool_call_id
@@ -45,7 +34,7 @@ class ItemWriter:
     """Writes items one after the other; at most one is open. Whole answers drop the events."""
 
     def __init__(self, context: RequestContext, tool_format: str, *, is_sealing: bool) -> None:
-        self.items: list[OutputItem] = []
+        self.items: list[schema.OutputItem] = []
         """Complete ones, and the open one last."""
         self._context = context
         self._tool_format = tool_format
@@ -78,7 +67,7 @@ class ItemWriter:
         self._is_open = False
         item, text = self.items[-1], "".join(self._texts)
         item.status = status
-        if isinstance(item, FunctionCall):
+        if isinstance(item, schema.FunctionCall):
             item.arguments = text
             kind = "response.function_call_arguments.done"
             done = self._event(kind, item_id=item.id, name=item.name, arguments=text)
@@ -86,14 +75,14 @@ class ItemWriter:
             done = self._close_text(item, text)
         return done + self._event("response.output_item.done", item=item)
 
-    def _close_text(self, item: OutputMessage | ReasoningItem, text: str) -> bytes:
+    def _close_text(self, item: schema.OutputMessage | schema.ReasoningItem, text: str) -> bytes:
         fields: dict[str, Any] = {"item_id": item.id, "content_index": 0}
-        if isinstance(item, OutputMessage):
-            part = OutputText(text, logprobs=self._logprobs)
+        if isinstance(item, schema.OutputMessage):
+            part = schema.OutputText(text, logprobs=self._logprobs)
             item.content = [part]
             done = self._event("response.output_text.done", **fields, text=text, logprobs=self._logprobs)
             return done + self._event("response.content_part.done", **fields, part=part)
-        item.content = [ReasoningText(text)]
+        item.content = [schema.ReasoningText(text)]
         if self._is_sealing:
             item.encrypted_content = sealed(text)
         return self._event("response.reasoning_text.done", **fields, text=text)
@@ -106,17 +95,19 @@ class ItemWriter:
         number = len(self.items)
         suffix = f"_{number}" if number else ""
         if kind == "reasoning":
-            return closing + self._open(ReasoningItem(f"rs_{self._context.request_id}{suffix}", "in_progress", []))
-        message = OutputMessage(f"msg_{self._context.request_id}{suffix}", "in_progress", [])
+            return closing + self._open(
+                schema.ReasoningItem(f"rs_{self._context.request_id}{suffix}", "in_progress", [])
+            )
+        message = schema.OutputMessage(f"msg_{self._context.request_id}{suffix}", "in_progress", [])
         opening = self._open(message)
         fields = {"item_id": message.id, "content_index": 0}
-        return closing + opening + self._event("response.content_part.added", **fields, part=OutputText(""))
+        return closing + opening + self._event("response.content_part.added", **fields, part=schema.OutputText(""))
 
-    def _new_call(self, name: str) -> FunctionCall:
+    def _new_call(self, name: str) -> schema.FunctionCall:
         item_id = f"fc_{self._context.request_id}_{len(self.items)}"
-        return FunctionCall(item_id, "in_progress", new_tool_call_id(self._tool_format), name, "")
+        return schema.FunctionCall(item_id, "in_progress", new_tool_call_id(self._tool_format), name, "")
 
-    def _open(self, item: OutputItem) -> bytes:
+    def _open(self, item: schema.OutputItem) -> bytes:
         self.items.append(item)
         self._is_open, self._texts, self._logprobs = True, [], []
         self._delta_start = b""
@@ -132,9 +123,9 @@ class ItemWriter:
         """Return the event for new text; all but text and number is encoded once per item."""
         if not self._delta_start:
             place: dict[str, Any] = {"item_id": self.items[-1].id, "output_index": len(self.items) - 1}
-            if not isinstance(self.items[-1], FunctionCall):
+            if not isinstance(self.items[-1], schema.FunctionCall):
                 place["content_index"] = 0
-            if isinstance(self.items[-1], OutputMessage):
+            if isinstance(self.items[-1], schema.OutputMessage):
                 place["logprobs"] = ()
             fields = encode({"type": kind, **place})[:-1]
             self._delta_start = b"event: %b\ndata: %b" % (kind.encode(), fields + b',"delta":')
@@ -152,7 +143,7 @@ class ResponsesFormat:
     def __init__(
         self,
         context: RequestContext,
-        opening: ResponseObject,
+        opening: schema.ResponseObject,
         parser: OutputParser | None,
         tool_format: str,
         *,
@@ -216,7 +207,7 @@ class ResponsesFormat:
             rest += self._items.write(Content(""), self._pending)
         return rest + self._items.close(_status(result))
 
-    def _response(self, result: GenerationResult) -> ResponseObject:
+    def _response(self, result: GenerationResult) -> schema.ResponseObject:
         return msgspec.structs.replace(
             self._opening,
             status=_status(result),
@@ -237,11 +228,11 @@ RESPONSES_ERRORS = ErrorFormat(
 )
 
 
-def _usage(result: GenerationResult) -> ResponsesUsage:
-    return ResponsesUsage(
+def _usage(result: GenerationResult) -> schema.ResponsesUsage:
+    return schema.ResponsesUsage(
         input_tokens=result.num_prompt_tokens,
-        input_tokens_details=InputTokens(result.num_cached_tokens),
+        input_tokens_details=schema.InputTokens(result.num_cached_tokens),
         output_tokens=result.num_completion_tokens,
-        output_tokens_details=ReasoningTokens(result.num_reasoning_tokens or 0),
+        output_tokens_details=schema.ReasoningTokens(result.num_reasoning_tokens or 0),
         total_tokens=result.num_prompt_tokens + result.num_completion_tokens,
     )
