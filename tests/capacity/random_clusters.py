@@ -120,7 +120,6 @@ def _work(rng: random.Random) -> dict[str, Any]:
             [rng.choice((0.0, rng.uniform(0, 0.2), rng.uniform(0, 5))) for _ in range(rng.randint(0, 8))],
             rng.choice((0.0, rng.uniform(0, 0.5))),
         ),
-        "queue_factor": rng.choice((1.0, rng.uniform(0.3, 3))),
         "arrivals_per_second": rng.choice((0.0, rng.uniform(0, 10))),
         "arrival_seconds": rng.choice((0.0, rng.uniform(0, 5))),
         "prompts_per_second": rng.choice((0.0, rng.uniform(0, 10))),

@@ -30,6 +30,8 @@ FRAMES_PER_PASS = 8
 """Pieces in which the KV of a pass becomes ready, evenly over it: groups of layers."""
 CALL_SECONDS = 0.003
 REPORT_SECONDS, CHANGE_SECONDS = 0.5, 0.1
+PLANNED_SHARE = 0.8
+"""Part of a pass after which the next one is planned (`engine/execution/pipeline.py`): who comes later misses it."""
 
 Chooser = Callable[[ClusterSnapshot, PlacementRequest], Decision]
 
@@ -66,6 +68,8 @@ class _Request:
     first_token_at: float = 0.0
     queue_seconds: float = 0.0
     ready_at: float = 0.0
+    first_pass: int = 0
+    """Number of the first pass of a node that it can be in."""
     clock: ReceptionClock = field(default_factory=lambda: ReceptionClock(0.0))
     num_frames: int = 0
     frames: list[tuple[float, float, int]] = field(default_factory=list)
@@ -88,6 +92,8 @@ class _Node:
     reported_at: float = -1.0
     began_at: float = 0.0
     """When the pass that runs did."""
+    planned_at: float = 0.0
+    """When the one behind it is planned."""
     is_report_due: bool = False
     num_steps: int = 0
     costs: StepCostModel = field(default_factory=StepCostModel)
@@ -221,18 +227,28 @@ class SimulatedCluster:
     def _queue(self, node: _Node, request: _Request) -> None:
         request.received_at = self.now
         node.prompts.append(request)
+        self._came(node, request)
         self._changed(node)
         self._compute(node)
+
+    def _came(self, node: _Node, request: _Request) -> None:
+        """Note in which pass a request is at the earliest that comes, or whose KV does, from elsewhere."""
+        request.first_pass = node.num_steps
+        if node.is_computing:
+            request.first_pass += 1 if self.now <= node.planned_at else 2
 
     def _compute(self, node: _Node) -> None:
         """Begin the next pass."""
         room = node.described.max_batch_size - len(node.decoding) - len(node.receiving)
         if node.described.role == "prefill":
             room = node.described.max_batch_size
-        prompts = node.prompts[: max(0, room)]
-        if node.is_computing or not (prompts or node.decoding):
+        prompts, decoding = node.prompts[: max(0, room)], list(node.decoding)
+        if node.is_computing or not (prompts or decoding):
             return
-        decoding = list(node.decoding)
+        if any(each.first_pass <= node.num_steps for each in (*prompts, *decoding)):
+            prompts, decoding = (
+                [each for each in group if each.first_pass <= node.num_steps] for group in (prompts, decoding)
+            )
         for each in decoding:
             each.ready_at = each.ready_at or self.now
         granted = self._grant(node, prompts, decoding)
@@ -241,7 +257,7 @@ class SimulatedCluster:
         seconds = step_seconds(PRESETS[node.described.hardware], node.description.shape, spans)
         seconds *= node.described.slowness * math.exp(self._random.gauss(0, self._noise))
         shares = list(zip(prompts, granted, strict=True))
-        node.is_computing, node.began_at = True, self.now
+        node.is_computing, node.began_at, node.planned_at = True, self.now, self.now + PLANNED_SHARE * seconds
         for request, num in shares:
             if num and not request.candidate.is_local:
                 num_bytes = num * node.description.shape.kv_bytes_per_token / FRAMES_PER_PASS
@@ -370,6 +386,7 @@ class SimulatedCluster:
         node = self.nodes[request.candidate.decode_node_id]
         if request.first_token_at and not request.frames and request in node.receiving:
             node.receiving.remove(request)
+            self._came(node, request)
             self._decode(node, request)
 
     def _plan_streams(self) -> None:

@@ -67,14 +67,14 @@ def test_a_prompt_is_queued_once_whoever_names_it() -> None:
     assert queue(ledger, FREE).total_seconds == 0
 
 
-def test_who_was_computed_before_earlier_prompts_has_overtaken_them() -> None:
-    """Told of each prompt once it is through; who only decodes there overtakes nobody."""
+def test_a_report_tells_whose_prompts_are_through() -> None:
+    """Of each once, whoever was placed earlier."""
     ledger = placed(Clock())
     ledger.add("q", "dgx", PlacedWork(0, 50, 4))
     ledger.add("r", "dgx", PlacedWork(50, 50, 4))
 
-    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == {"q": True, "r": False}
-    assert ledger.reported("dgx", FREE, []) == {"p": False}
+    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == ["q", "r"]
+    assert ledger.reported("dgx", FREE, []) == ["p"]
 
 
 def test_a_queue_shrinks_between_reports() -> None:

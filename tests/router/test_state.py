@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from baton.capacity import cost
+from baton.capacity.cost import PromptQueue
 from baton.capacity.placement import place
 from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, QueuedPrompt, TierRates
+from baton.capacity.terms import queue_seconds
 from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype
 from baton.router.cluster.snapshots import RENEWAL_SECONDS
@@ -131,28 +133,21 @@ def test_of_placements_without_an_outcome_the_oldest_are_forgotten() -> None:
     assert [comparison is not None for comparison in seen] == [False, True, True, False]
 
 
-@pytest.mark.parametrize("has_earlier", [True, False])
-def test_a_prompt_that_overtook_others_says_nothing_of_how_long_their_queue_takes(*, has_earlier: bool) -> None:
-    """Requests reach a node in another order than they are placed in; the first outcomes are of who came first."""
-    clock = Clock()
-    state = RouterState(clock, StateLimits())
+def test_a_wait_unlike_its_estimate_makes_waits_uncertain_and_no_longer() -> None:
+    """It is chance (who came between, in what order requests reached the node): the next one's would be made wrong."""
+    state = RouterState(Clock(), StateLimits())
     state.register(MAC)
-    dgx = state.register(DGX)
-    names = [f"p{index}" for index in range(8)]
-    for name in names:
+    state.register(DGX)
+    before = {node.node_id: node for node in state.snapshot(MODEL).nodes}["dgx"]
+    for name in "abc":
         choice = next(each for each in place(state.snapshot(MODEL), REQUEST).candidates if each.prefill_node_id)
         state.account(name, choice, REQUEST)
-    waiting = names[:-2] if has_earlier else []
-    queued = tuple(QueuedPrompt(name, 0, REQUEST.num_prompt_tokens) for name in waiting)
-    load = replace(IDLE.load, num_waiting=len(waiting), queued_prompts=queued)
-    clock.seconds += 1.0
-    state.report(dgx, replace(IDLE, load=load, accepted_placement_ids=tuple(names)))
+        state.settle(replace(OUTCOME, placement_id=name, queue_seconds=30.0, prefill_seconds=0.0))
 
-    for name in names[-2:]:
-        state.settle(replace(OUTCOME, placement_id=name, queue_seconds=0.1))
+    after = {node.node_id: node for node in state.snapshot(MODEL).nodes}["dgx"]
 
-    factor = state.queue_calibration.factor("dgx")
-    assert factor == 1.0 if has_earlier else factor < 0.7
+    assert after.spread.queue > 2 * before.spread.queue
+    assert queue_seconds(replace(after, queue=PromptQueue.of([1.0])), 9.0) == 1.0
 
 
 def test_a_load_from_before_a_pass_counts_from_then_on() -> None:

@@ -169,8 +169,6 @@ class NodeSnapshot:
     """Equal for nodes that compute on the same device of the same machine; empty: a device of its own."""
     queue: PromptQueue = EMPTY_QUEUE
     """Prompts that it, and what shares its device, has still to compute."""
-    queue_factor: float = 1.0
-    """What outcomes have taught of waiting there, measured / estimated."""
     arrivals_per_second: float = 0.0
     """Requests of late that came to decode there."""
     arrival_seconds: float = 0.0

@@ -18,9 +18,9 @@ LATER_SHARE = 0.5
 MAX_PROMPT_SHARE = 0.9
 """Part of its time at most that a node is taken to spend on later prompts while its queue empties."""
 JOIN_STEPS = 0.75
-"""Part of a decode step, on average, until a request whose KV has come joins those that decode: what is left of the
-step that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
-`baton bench prediction`: 0.36, 0.77 and 1.16 steps at p10, p50 and p90."""
+"""Part of a decode step, on average, until a request whose prompt or KV has come is in a pass: what is left of the step
+that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
+`baton bench prediction`: 0.36, 0.77 and 1.16 steps at p10, p50 and p90 for KV, 0.73 on average for prompts."""
 USUAL_PASS_TOKENS = 512
 """Positions of a pass of a node that does not tell."""
 
@@ -217,12 +217,8 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
 
 
 def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
-    """Return how long a prompt of so many seconds waits for others that a node computes: those that are there."""
-    wait = node.queue.wait_seconds(own_seconds)
-    if not wait and node.load.num_decoding:  # half of the step that runs
-        step = cost.step_seconds(node.shape, node.profile, node.load.num_decoding, node.load.mean_context_tokens)
-        wait = step / 2
-    return node.queue_factor * wait
+    """Return how long a prompt of so many seconds waits: for the prompts that are there, or the step that runs."""
+    return node.queue.wait_seconds(own_seconds) or join_seconds(node)
 
 
 def delay_seconds(node: NodeSnapshot, prefill_seconds: float) -> float:
@@ -327,7 +323,7 @@ def stream_terms(
 
 
 def join_seconds(node: NodeSnapshot) -> float:
-    """Return how long KV that has come to a node waits for the step that runs there; 0: nothing decodes."""
+    """Return how long what has come to a node waits for the step that runs there; 0: nothing decodes."""
     num_decoding = node.load.num_decoding
     if not num_decoding:
         return 0.0

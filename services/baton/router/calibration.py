@@ -27,7 +27,7 @@ so on: one may be chance, four are another speed."""
 _FAR_SPREADS = 2.0
 """Spreads from which on an outcome lies far off."""
 MAX_FACTOR = 16.0
-"""Bound of a factor: beyond it, the profile is wrong rather than off."""
+"""Usual bound of a factor: beyond it, the profile is wrong rather than off."""
 PRIOR_SPREAD = 0.1
 """Spread of outcomes, as a share, before there are any."""
 HALF_LIFE_SECONDS = 120.0
@@ -42,10 +42,11 @@ USUAL_SECONDS = 60.0
 class RatioAverage:
     """Moving geometric mean of measured / estimated, and how far outcomes lie from it.
 
-    Invariant, kept by `add`: the mean is within [1/MAX_FACTOR, MAX_FACTOR].
+    Invariant, kept by `add`: the mean is within [1/max_factor, max_factor]; of 1, only the spread is learnt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_factor: float = MAX_FACTOR) -> None:
+        self._bound = math.log(max_factor)
         self._log_factor = 0.0
         self._variance = PRIOR_SPREAD**2
         self._updated_at_seconds = 0.0
@@ -60,7 +61,7 @@ class RatioAverage:
         bound = pace * math.log(MAX_FACTOR_PER_OUTCOME)
         move = max(-bound, min(bound, min(1.0, pace * WEIGHT) * error))
         self._variance += WEIGHT * (min(error**2, math.log(MAX_FACTOR) ** 2) - self._variance)
-        self._log_factor = max(-math.log(MAX_FACTOR), min(math.log(MAX_FACTOR), current + move))
+        self._log_factor = max(-self._bound, min(self._bound, current + move))
         self._updated_at_seconds = now_seconds
 
     def _follow(self, error: float) -> int:
@@ -84,17 +85,17 @@ class RatioAverage:
 
 
 class Calibration(Generic[KeyT]):
-    """Factors by key (a node, or a pair of nodes)."""
+    """Factors by key (a node, or a pair of nodes), bounded as `RatioAverage` says."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], *, max_factor: float = MAX_FACTOR) -> None:
+        self._clock, self._max_factor = clock, max_factor
         self._averages: dict[KeyT, RatioAverage] = {}
 
     def add(self, key: KeyT, measured_seconds: float, estimated_seconds: float) -> None:
         """Take one outcome; one without a duration on either side says nothing and is left out."""
         if measured_seconds > 0 and estimated_seconds > 0:
             ratio = measured_seconds / estimated_seconds
-            self._averages.setdefault(key, RatioAverage()).add(ratio, self._clock())
+            self._averages.setdefault(key, RatioAverage(self._max_factor)).add(ratio, self._clock())
 
     def factor(self, key: KeyT) -> float:
         """Return what estimates for `key` are to be multiplied by; 1 without outcomes."""

@@ -58,22 +58,14 @@ class PlacementLedger:
         """Count a placement on a node."""
         self._entries.setdefault(node_id, {})[placement_id] = _Entry(work, self._clock())
 
-    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> Mapping[str, bool]:
-        """Take a load report: it covers what the node has accepted or lists.
-
-        Returns whose prompts it has no more, each with whether it has overtaken a prompt placed earlier.
-        """
+    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> list[str]:
+        """Take a load report: it covers what the node has accepted or lists. Returns whose prompts it has no more."""
         entries = self._entries.get(node_id, {})
         listed = {prompt.placement_id for prompt in load.queued_prompts}
         for placement_id in (*accepted_placement_ids, *listed):
             if placement_id in entries:
                 entries[placement_id].is_reported = True
-        computed, has_earlier = dict[str, bool](), False
-        for name, entry in entries.items():  # oldest first
-            if entry.is_reported and name not in listed:
-                computed[name] = has_earlier and entry.work.num_prompt_tokens > 0
-            else:
-                has_earlier = has_earlier or entry.work.num_prompt_tokens > 0
+        computed = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
         for placement_id in computed:
             del entries[placement_id]
         return computed
@@ -271,14 +263,10 @@ class PlacedRequest:
     """Estimated decode step without correction."""
     runner_up: CostEstimate | None = None
     """Terms of the next best candidate; None if there was none."""
-    queue_factor: float = 1.0
-    """Correction that its queue was estimated with."""
     link_factor: float = 1.0
     """Correction that its transfer was estimated with."""
     device_share: float = 1.0
     """By what nodes on the same device were expected to slow its prompt."""
-    has_overtaken: bool = False
-    """Whether its prompt was computed before one that was placed earlier on the same node."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from baton.capacity import cost
 from baton.capacity.cost import CostEstimate, NodeProfile
@@ -54,7 +54,8 @@ class RouterState:
         self.frame_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self.decisions = DecisionLog(max_records=min(MAX_RECORDS, max_placements))
         """The last ones, for those who ask why."""
-        self.queue_calibration: Calibration[str] = Calibration(clock)
+        # Waits follow from what is queued: how far they lie from that is chance, and would make the next ones worse.
+        self.queue_calibration: Calibration[str] = Calibration(clock, max_factor=1.0)
         self._clock = clock
         self.demand = ObservedDemand(clock)
         """What is asked of each model."""
@@ -115,10 +116,8 @@ class RouterState:
         self._snapshots.changed(node_id)
         if not node.description.can_prefill:
             return
-        for placement_id, has_overtaken in computed.items():
+        for placement_id in computed:
             self._streams.computing(placement_id, 1.0)
-            if has_overtaken and placement_id in self._awaited:
-                self._awaited[placement_id] = replace(self._awaited[placement_id], has_overtaken=True)
         for prompt in report.load.queued_prompts:
             share = prompt.num_done_tokens / (prompt.num_done_tokens + prompt.num_left_tokens)
             self._streams.computing(prompt.placement_id, share)
@@ -219,7 +218,6 @@ class RouterState:
             request.num_prompt_tokens,
             base_step_seconds=estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id),
             runner_up=runner_up,
-            queue_factor=self.queue_calibration.factor(computing_id),
             device_share=self._snapshots.device_share(prefiller or decoder),
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
         )
@@ -278,13 +276,9 @@ class RouterState:
         estimate = placed.candidate.estimate
         is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)
         if estimate and is_as_placed and max(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:
-            # With the prompt itself, so that a short wait moves the factor neither far up nor never down again.
-            expected_seconds = estimate.queue_seconds / placed.queue_factor + estimate.prefill_seconds
-            measured_seconds = outcome.queue_seconds + estimate.prefill_seconds
-            # Who overtook others, and so was through sooner, shows in what order requests reach a node, not how fast it
-            # is: of 32 placed at once the two that came first, after 0.09 of the wait, would halve what all expect.
-            if not placed.has_overtaken or measured_seconds > expected_seconds:
-                self.queue_calibration.add(node_id, measured_seconds, expected_seconds)
+            # With the prompt itself: a short wait is nothing beside it.
+            own = estimate.prefill_seconds
+            self.queue_calibration.add(node_id, outcome.queue_seconds + own, estimate.queue_seconds + own)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
         """Learn of the link by itself: what other streams did to a transfer is no property of the link.

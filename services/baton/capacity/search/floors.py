@@ -89,7 +89,7 @@ class ComputeFloor(NamedTuple):
             return 0.0, imposed
         sooner = queue.sooner_seconds - age_seconds
         wait = (own_seconds + max(0.0, sooner)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
-        return node.queue_factor * (wait if wait < total else total), imposed + later * total * own_seconds
+        return wait if wait < total else total, imposed + later * total * own_seconds
 
 
 class DecodeFloor(NamedTuple):

@@ -154,7 +154,6 @@ class NodeSnapshots:
             tier_rates=report.tier_rates if report else TierRates(),
             device_id=description.device_id,
             queue=_queue_of(node.queued_work, now_seconds),
-            queue_factor=known.queue_calibration.factor(node_id),
             arrivals_per_second=rates.arrivals_per_second,
             arrival_seconds=rates.arrival_seconds,
             prompts_per_second=rates.prompts_per_second,
