@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.grpc_sockets.flow_control import GROWTH_SECONDS, ReceiveWindow, SendWindows, StreamEndedError
+from baton.grpc_sockets import flow_control
+from baton.grpc_sockets.flow_control import (
+    GIVE_WAY_SECONDS,
+    GROWTH_SECONDS,
+    ReceiveWindow,
+    SendWindows,
+    StreamEndedError,
+)
 from baton.grpc_sockets.frames import LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
 
 
@@ -67,6 +74,70 @@ def test_who_waits_is_woken_by_room_or_by_the_end() -> None:
 
     assert results[0] == 5
     assert isinstance(results[1], StreamEndedError)
+
+
+LARGE = 1 << 20
+
+
+def test_where_the_peer_is_the_limit_the_earliest_stream_goes_first() -> None:
+    """Small messages, which tell of a first token, wait for nobody."""
+    windows = SendWindows()
+    for stream_id in (1, 3, 5):
+        windows.open(stream_id)
+    windows.add(0, 1000)
+
+    def is_behind(stream_id: int) -> bool:
+        try:
+            return windows.take(stream_id, LARGE, time.monotonic(), most=5) != 5
+        except TimeoutError:
+            return True
+
+    assert windows.take(1, LARGE) == 65_535
+    assert not is_behind(3)  # the first one's window has been shut since it began
+    windows.add(1, 10)
+    assert not is_behind(3)  # it is open
+    assert windows.take(1, LARGE) == 10
+    assert is_behind(3)  # it has just been opened: what came was taken, and it will be again
+    assert windows.take(5, 100) == 100
+    time.sleep(GIVE_WAY_SECONDS)
+    assert not is_behind(3)
+    windows.add(1, 10)
+    windows.take(1, LARGE)
+    windows.close(3)
+    with pytest.raises(StreamEndedError):
+        windows.take(3, LARGE)
+    assert is_behind(5)
+    windows.close_all()
+    with pytest.raises(StreamEndedError):
+        windows.take(5, LARGE)
+
+
+@pytest.mark.parametrize("ending", ["the message's end", "the stream's end", "nothing"])
+def test_who_is_behind_goes_on_when_the_earlier_one_gives_way(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, or its peer takes nothing for a while."""
+    give_way_seconds = 0.2 if ending == "nothing" else 20.0
+    monkeypatch.setattr(flow_control, "GIVE_WAY_SECONDS", give_way_seconds)
+    windows = SendWindows()
+    windows.open(1)
+    windows.open(3)
+    windows.add(0, 4 * LARGE)
+    windows.take(1, LARGE)
+    windows.add(1, 5)
+    windows.take(1, LARGE)
+    taken: list[int] = []
+    waiting = threading.Thread(target=lambda: taken.append(windows.take(3, LARGE, time.monotonic() + 10, most=5)))
+    waiting.start()
+    waiting.join(0.05)
+    assert not taken
+
+    if ending == "the message's end":
+        windows.add(1, LARGE)
+        windows.take(1, LARGE - 65_540)
+    elif ending == "the stream's end":
+        windows.close(1)
+    waiting.join(5)
+
+    assert taken == [5]
 
 
 @pytest.mark.parametrize("stream_id", [0, 1])

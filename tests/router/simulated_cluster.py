@@ -341,9 +341,12 @@ class SimulatedCluster:
         self._plan_streams()
 
     def _shares(self) -> dict[_Request, float]:
-        """Return the rate of each stream: every resource is shared evenly among those that it bounds."""
+        """Return the rate of each stream that moves: the first of a pair of nodes, of which each resource is shared."""
         resources: dict[tuple[str, ...], tuple[float, list[_Request]]] = {}
-        for stream in self._streams:
+        first: dict[tuple[str, str], _Request] = {}
+        for stream in sorted(self._streams, key=lambda each: each.received_at):
+            first.setdefault((stream.candidate.prefill_node_id, stream.candidate.decode_node_id), stream)
+        for stream in first.values():
             sender, receiver = stream.candidate.prefill_node_id, stream.candidate.decode_node_id
             for key, rate in (
                 (("out", sender), max(self._rate(sender, each) for each in self.nodes)),
@@ -352,7 +355,7 @@ class SimulatedCluster:
             ):
                 resources.setdefault(key, (rate, []))[1].append(stream)
         rates: dict[_Request, float] = {}
-        while len(rates) < len(self._streams):
+        while len(rates) < len(first):
             rate, key = min(
                 (
                     (full - sum(rates.get(each, 0.0) for each in users)) / sum(each not in rates for each in users),
@@ -371,7 +374,7 @@ class SimulatedCluster:
         self._streams_at = self.now
         for stream in tuple(self._streams):
             num_bytes, ready, frame_bytes = stream.frames[0]
-            num_bytes -= rates[stream] * elapsed
+            num_bytes -= rates.get(stream, 0.0) * elapsed
             stream.frames[0] = (num_bytes, ready, frame_bytes)
             if num_bytes < 1.0:
                 stream.frames.pop(0)
@@ -395,7 +398,7 @@ class SimulatedCluster:
         if not self._streams:
             return
         rates = self._shares()
-        soonest = min(stream.frames[0][0] / rates[stream] for stream in self._streams)
+        soonest = min(stream.frames[0][0] / rate for stream, rate in rates.items())
         self._at(self.now + max(soonest, 1e-9), lambda: self._move_streams(version))
 
     def _move_streams(self, version: int) -> None:

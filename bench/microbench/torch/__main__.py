@@ -20,17 +20,9 @@ from rich.console import Console
 
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.ops.eager.quantised import WeightDtype
+from bench.microbench.torch import passes
 from bench.microbench.torch.batches import Workload, run_baton, run_transformers
 from bench.microbench.torch.findings import Line, findings_of, table_of
-from bench.microbench.torch.passes import (
-    decode_seconds,
-    host_bytes_per_second,
-    matmul_flops,
-    memory_bytes_per_second,
-    prefill_seconds,
-    ratio_of,
-    streaming_seconds,
-)
 from bench.microbench.torch.shapes import LLAMA_3_8B, QWEN3_0_6B, TINY, Shape, random_model, random_runner
 from bench.results_file import describe_machine, write_results
 
@@ -99,9 +91,9 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Line]:
     yield {"kind": "machine", "device": name, "torch": torch.__version__, "python": platform.python_version()}
     yield {
         "kind": "rates",
-        "matmul_flops": matmul_flops(sizes.matmul_size, sizes.dtype, device),
-        "memory_bytes_per_second": memory_bytes_per_second(sizes.num_bytes, device),
-        "host_bytes_per_second": host_bytes_per_second(min(sizes.num_bytes, 1 << 28), device),
+        "matmul_flops": passes.matmul_flops(sizes.matmul_size, sizes.dtype, device),
+        "memory_bytes_per_second": passes.memory_bytes_per_second(sizes.num_bytes, device),
+        "host_bytes_per_second": passes.host_bytes_per_second(min(sizes.num_bytes, 1 << 28), device),
     }
     yield from _passes(sizes, device)
     for weight_dtype in ("int4", "fp8") if device.type == "cuda" else ("int4",):
@@ -116,11 +108,11 @@ def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
     runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), _decode_context(sizes))
     yield from _decode(runner, sizes, sizes.batch_sizes)
     num_tokens = sizes.num_prompt_tokens
-    seconds_each = prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
+    seconds_each = passes.prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
     num_flops = sizes.decoded.prompt_flops(num_tokens)
     yield {"kind": "prefill", "num_tokens": num_tokens, "seconds": seconds_each, "flops": num_flops}
-    times = streaming_seconds(runner, num_tokens=num_tokens, repeat=5)
-    yield {"kind": "streaming", **times._asdict(), "ratio": ratio_of(times)}
+    times = passes.streaming_seconds(runner, num_tokens=num_tokens, repeat=5)
+    yield {"kind": "streaming", **times._asdict(), "ratio": passes.ratio_of(times)}
     runner.close()
 
 
@@ -133,7 +125,7 @@ def _decode(
 ) -> Iterator[Line]:
     for batch_size in batch_sizes:
         for num_steps in (1, runner.max_launch_steps):
-            seconds = decode_seconds(
+            seconds = passes.decode_seconds(
                 runner,
                 batch_size=batch_size,
                 context=sizes.context,

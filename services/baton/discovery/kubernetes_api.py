@@ -11,17 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlencode
 
+from baton.discovery import endpoints
 from baton.discovery.api_server import ApiServer, RefusedError, own_api_server
-from baton.discovery.endpoints import (
-    GONE,
-    Event,
-    ExpiredError,
-    Listing,
-    ServiceTarget,
-    WatchError,
-    event_of,
-    listing_of,
-)
 from baton.errors import BatonError
 
 _CONNECT_SECONDS = 5.0
@@ -32,19 +23,19 @@ _MAX_LINE_BYTES = 16 << 20
 class KubernetesEndpointApi:
     """Lists and watches the slices of one Service. `server` is asked for each time: its token is replaced."""
 
-    def __init__(self, server: Callable[[], ApiServer], target: ServiceTarget) -> None:
+    def __init__(self, server: Callable[[], ApiServer], target: endpoints.ServiceTarget) -> None:
         self._server = server
         self._target = target
 
-    async def list_slices(self) -> Listing:
+    async def list_slices(self) -> endpoints.Listing:
         """Return all slices of the Service; raise WatchError if the server cannot be asked."""
         try:
             document = json.loads(await asyncio.to_thread(self._list))
         except ValueError as error:
-            raise WatchError(f"the API server sent no JSON: {error}") from error
-        return listing_of(document, self._target.port)
+            raise endpoints.WatchError(f"the API server sent no JSON: {error}") from error
+        return endpoints.listing_of(document, self._target.port)
 
-    async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
+    async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[endpoints.Event, None]:
         """Yield what changes after a version, for some time. Closing it ends the request at once.
 
         Raises ExpiredError if the version is forgotten, else WatchError.
@@ -60,7 +51,7 @@ class KubernetesEndpointApi:
         request = _WatchRequest(self._server, lambda server: self._path(server, options), seconds + _READ_SLACK_SECONDS)
         try:
             while (line := await loop.run_in_executor(executor, request.next_line)) is not None:
-                yield event_of(_parsed(line), self._target.port)
+                yield endpoints.event_of(_parsed(line), self._target.port)
         finally:
             request.end()
             executor.shutdown(wait=False)
@@ -72,7 +63,7 @@ class KubernetesEndpointApi:
         except RefusedError as error:
             raise _status_error(error.status, error.message) from error
         except BatonError as error:
-            raise WatchError(error.message) from error
+            raise endpoints.WatchError(error.message) from error
 
     def _path(self, server: ApiServer, options: dict[str, object]) -> str:
         namespace = self._target.namespace or server.namespace
@@ -97,11 +88,11 @@ class _WatchRequest:
             self._response = self._response or self._opened()
             while line := self._response.readline(_MAX_LINE_BYTES + 1):
                 if len(line) > _MAX_LINE_BYTES:
-                    raise WatchError(f"the API server sent a line of more than {_MAX_LINE_BYTES} bytes")
+                    raise endpoints.WatchError(f"the API server sent a line of more than {_MAX_LINE_BYTES} bytes")
                 if line.endswith(b"\n") and line.strip():  # a stream that ends within a line has said nothing by it
                     return line
         except (HTTPException, OSError) as error:
-            raise WatchError(f"the watch broke off: {error}") from error
+            raise endpoints.WatchError(f"the watch broke off: {error}") from error
         return None
 
     def end(self) -> None:
@@ -114,14 +105,14 @@ class _WatchRequest:
         try:
             server = self._server()
         except BatonError as error:
-            raise WatchError(error.message) from error
+            raise endpoints.WatchError(error.message) from error
         self._connection = connection = server.connection(_CONNECT_SECONDS)
         connection.connect()
         connection.auto_open = 0  # one that `end` has closed is not to be made anew
         sock = connection.sock
         if self._is_over:
             _close(connection)
-            raise WatchError("the watch was given up")
+            raise endpoints.WatchError("the watch was given up")
         sock.settimeout(self._read_seconds)
         connection.request("GET", self._path(server), headers=server.headers)
         response = connection.getresponse()
@@ -130,21 +121,21 @@ class _WatchRequest:
         return response
 
 
-def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
+def in_cluster_api(target: endpoints.ServiceTarget) -> KubernetesEndpointApi:
     """Return the API of the cluster that this pod runs in, with its own account; else raise ConfigurationError."""
     own_api_server()
     return KubernetesEndpointApi(own_api_server, target)
 
 
-def _status_error(status: int, message: str) -> WatchError:
-    return (ExpiredError if status == GONE else WatchError)(message)
+def _status_error(status: int, message: str) -> endpoints.WatchError:
+    return (endpoints.ExpiredError if status == endpoints.GONE else endpoints.WatchError)(message)
 
 
 def _parsed(line: bytes) -> dict[str, object]:
     try:
         document: dict[str, object] = json.loads(line)
     except ValueError as error:
-        raise WatchError(f"the API server sent no JSON: {error}") from error
+        raise endpoints.WatchError(f"the API server sent no JSON: {error}") from error
     return document
 
 

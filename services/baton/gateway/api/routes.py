@@ -5,17 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from baton.gateway.api.anthropic import schema
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
-from baton.gateway.api.anthropic.schema import (
-    COUNT_UNSERVED,
-    ConversationBody,
-    CountAnswer,
-    MessageAnswer,
-    MessagesBody,
-    ModelObject,
-    ModelPage,
-)
 from baton.gateway.api.anthropic.schema import UNSERVED as ANTHROPIC_UNSERVED
 from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.exo.bench import BenchAnswer, BenchBody, BenchEndpoint
@@ -87,17 +79,17 @@ def _foreign_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "/v1/messages",
             partial(answer_messages, generator),
             "Answer a conversation.",
-            MessageAnswer,
-            body=MessagesBody,
+            schema.MessageAnswer,
+            body=schema.MessagesBody,
             unserved=ANTHROPIC_UNSERVED,
         ),
         anthropic(
             "/v1/messages/count_tokens",
             partial(answer_count_tokens, generator),
             "Answer with the number of a conversation's tokens.",
-            CountAnswer,
-            body=ConversationBody,
-            unserved=COUNT_UNSERVED,
+            schema.CountAnswer,
+            body=schema.ConversationBody,
+            unserved=schema.COUNT_UNSERVED,
             operation=names.OPERATION_TOKENIZE,
         ),
     ]
@@ -138,7 +130,7 @@ def _own_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpo
 def page_endpoints(pages: Pages) -> list[Endpoint]:
     """Return what is answered from what the gateway knows."""
     status, model = dict[str, str], [{"name": "model", **_IN_PATH}]
-    is_open, lists, one = Access.OPEN, ModelListBody | ModelPage, ModelBody | ModelObject
+    is_open, lists, one = Access.OPEN, ModelListBody | schema.ModelPage, ModelBody | schema.ModelObject
     return [
         Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", lists),
         Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", one, parameters=model),
