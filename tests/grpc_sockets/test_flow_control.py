@@ -112,11 +112,13 @@ def test_where_the_peer_is_the_limit_the_earliest_stream_goes_first() -> None:
         windows.take(5, LARGE)
 
 
-@pytest.mark.parametrize("ending", ["the message's end", "the stream's end", "nothing"])
+@pytest.mark.parametrize("ending", ["the message's end", "the stream's end", "nothing", "its patience"])
 def test_who_is_behind_goes_on_when_the_earlier_one_gives_way(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends, or its peer takes nothing for a while."""
+    """It ends, or its peer takes nothing for a while; or the later one has waited long."""
     give_way_seconds = 0.2 if ending == "nothing" else 20.0
     monkeypatch.setattr(flow_control, "GIVE_WAY_SECONDS", give_way_seconds)
+    if ending == "its patience":
+        monkeypatch.setattr(flow_control, "PATIENCE_SECONDS", 0.2)
     windows = SendWindows()
     windows.open(1)
     windows.open(3)

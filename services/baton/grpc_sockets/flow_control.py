@@ -77,6 +77,8 @@ class PeerWindows:
 GIVE_WAY_SECONDS = 0.015
 """For which a later stream waits while an earlier one's window is shut: a link of 0.6 Gb/s opens it within that time.
 Where it takes longer, for its length or since what has come is not taken, the later one uses what is left."""
+PATIENCE_SECONDS = 2.0
+"""For which a message waits so at most: whoever is to get it takes a longer silence for a stream that has broken."""
 _SMALL_BYTES = 64 << 10
 """A message no larger than this waits for none of other streams."""
 
@@ -94,8 +96,8 @@ class SendWindows(PeerWindows):
         self._changed = threading.Condition(lock)
         self._turns = threading.Condition(lock)
         """For those behind an earlier stream: nobody wakes them for every window that opens."""
-        self._sending: set[int] = set()
-        """Streams with a large message under way."""
+        self._sending: dict[int, float] = {}
+        """Streams with a large message under way, and since when."""
         self._opened_at: dict[int, float] = {}
         """When the peer last opened a stream's window."""
 
@@ -108,7 +110,7 @@ class SendWindows(PeerWindows):
         """End a stream; whoever waits for its window gives up."""
         with self._changed:
             super().close(stream_id)
-            self._sending.discard(stream_id)
+            self._sending.pop(stream_id, None)
             self._opened_at.pop(stream_id, None)
             self._changed.notify_all()
             self._turns.notify_all()
@@ -131,18 +133,17 @@ class SendWindows(PeerWindows):
         """
         with self._changed:
             if num_left > _SMALL_BYTES and stream_id in self._streams:
-                self._sending.add(stream_id)
+                self._sending.setdefault(stream_id, time.monotonic())
             most = min(most, num_left)
             while (is_behind := self._is_behind(stream_id)) or not (granted := self.grant(stream_id, most)):
                 remaining = math.inf if deadline is None else deadline - time.monotonic()
                 if remaining <= 0:
                     raise TimeoutError("the deadline has passed")
                 if is_behind:
-                    self._turns.wait(min(remaining, GIVE_WAY_SECONDS))
+                    self._turns.wait(min(remaining, GIVE_WAY_SECONDS, PATIENCE_SECONDS))
                 else:
                     self._changed.wait(None if deadline is None else remaining)
-            if granted == num_left and stream_id in self._sending:
-                self._sending.remove(stream_id)
+            if granted == num_left and self._sending.pop(stream_id, 0.0):
                 self._turns.notify_all()
             return granted
 
@@ -153,8 +154,9 @@ class SendWindows(PeerWindows):
         """
         if len(self._sending) < 2 or stream_id not in self._sending:
             return False
-        earlier, since = min(self._sending), time.monotonic() - GIVE_WAY_SECONDS
-        return earlier < stream_id and self._streams[earlier] <= 0 and self._opened_at.get(earlier, 0.0) > since
+        earlier, now = min(self._sending), time.monotonic()
+        is_taken = self._streams[earlier] <= 0 and now - self._opened_at.get(earlier, 0.0) < GIVE_WAY_SECONDS
+        return earlier < stream_id and is_taken and now - self._sending[stream_id] < PATIENCE_SECONDS
 
     def add(self, stream_id: int, num_bytes: int) -> None:
         """Take note of a WINDOW_UPDATE; as `PeerWindows.add`."""
