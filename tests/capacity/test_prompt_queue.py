@@ -84,11 +84,11 @@ def test_placed_prompts_are_computed_one_after_the_other() -> None:
     assert QueuedWork([], 1.0, [(3.0, 9.5), (3.0, 9.5)]).at(10.0).total_seconds == 5.5
 
 
-def test_short_prompts_that_wait_share_a_pass() -> None:
+def test_half_of_the_short_prompts_that_wait_share_a_pass() -> None:
     """Which reads the weights once; the first has its pass for itself, as has a prompt that fills it."""
     shape, profile = LLAMA_3_1_8B, PRESETS["dgx-spark"].profile()
     alone = prompt_seconds(shape, profile, 0, 64, pass_tokens=0)
 
     assert alone == pytest.approx(shape.weight_bytes / profile.decode_bytes_per_second)
-    assert prompt_seconds(shape, profile, 0, 64, pass_tokens=512) == pytest.approx(alone / 8, rel=0.2)
+    assert prompt_seconds(shape, profile, 0, 64, pass_tokens=512) == pytest.approx((alone + alone / 8) / 2, rel=0.05)
     assert prompt_seconds(shape, profile, 0, 4096, pass_tokens=512) == prefill_seconds(shape, profile, 0, 4096)

@@ -18,9 +18,9 @@ LATER_SHARE = 0.5
 MAX_PROMPT_SHARE = 0.9
 """Part of its time at most that a node is taken to spend on later prompts while its queue empties."""
 JOIN_STEPS = 0.75
-"""Part of a decode step, on average, until a request whose prompt or KV has come is in a pass: what is left of the step
-that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
-`baton bench prediction`: 0.36, 0.77 and 1.16 steps at p10, p50 and p90 for KV, 0.73 on average for prompts."""
+"""Part of a decode step, on average, until what has come, a prompt or KV, is in a pass: what is left of the step that
+runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by `baton bench
+prediction`: for KV 0.36, 0.77 and 1.16 at p10, p50 and p90, for prompts 0.73 on average."""
 USUAL_PASS_TOKENS = 512
 """Positions of a pass of a node that does not tell."""
 

@@ -86,8 +86,7 @@ _SMALL_BYTES = 64 << 10
 class SendWindows(PeerWindows):
     """Windows of one connection whose senders wait here, the earliest stream's first. Safe from any thread.
 
-    Side by side all streams of a connection would end late; one after the other they end sooner on average, the last no
-    later, and nobody's end depends on who comes after.
+    One after the other, streams end sooner on average than side by side, and nobody's end depends on who comes after.
     """
 
     def __init__(self) -> None:

@@ -107,7 +107,7 @@ class PlacementLedger:
         placed = [entry for entry in unreported if entry.work.num_prompt_tokens]
         listed_spans = _listed_spans(load, entries)
         spans = [*listed_spans, *[(entry.work.prompt_begin, entry.work.prompt_end) for entry in placed]]
-        seconds = [  # the first has its pass alone, those that wait share theirs
+        seconds = [  # the first has its pass alone, those that wait may share theirs
             cost.prompt_seconds(shape, profile, *span, pass_tokens=pass_tokens if index else 0)
             for index, span in enumerate(spans)
         ]
