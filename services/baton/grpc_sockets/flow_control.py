@@ -79,8 +79,7 @@ GIVE_WAY_SECONDS = 0.015
 Where it takes longer, for its length or since what has come is not taken, the later one uses what is left."""
 PATIENCE_SECONDS = 2.0
 """For which a message waits so at most: whoever is to get it takes a longer silence for a stream that has broken."""
-_SMALL_BYTES = 64 << 10
-"""A message no larger than this waits for none of other streams."""
+_SMALL_BYTES = 64 << 10  # a message no larger than this waits for none of other streams
 
 
 class SendWindows(PeerWindows):
