@@ -138,7 +138,7 @@ class SendWindows(PeerWindows):
                 if remaining <= 0:
                     raise TimeoutError("the deadline has passed")
                 if is_behind:
-                    self._turns.wait(min(remaining, GIVE_WAY_SECONDS, PATIENCE_SECONDS))
+                    self._turns.wait(min(remaining, GIVE_WAY_SECONDS))
                 else:
                     self._changed.wait(None if deadline is None else remaining)
             if granted == num_left and self._sending.pop(stream_id, 0.0):
