@@ -28,12 +28,12 @@ class _Turn(IntEnum):
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests file by file: long files, the others, and those that share a cluster.
+    """Return the tests file by file: long files, the others, and those that share a cluster, who kill its nodes last.
 
     Files of one turn, and the tests of a file, keep their order.
     """
     with_cluster = {item.path for item in items if _uses_session_cluster(item)}
-    return sorted(items, key=lambda item: _turn_of(item.path, with_cluster))
+    return sorted(items, key=lambda item: (_turn_of(item.path, with_cluster), item.path.parent.name == "faults"))
 
 
 @cache

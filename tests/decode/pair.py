@@ -170,8 +170,9 @@ class DamagedPrefill(PrefillServicer):
     async def Prefill(self, request: ReceivedRequest, context: Any) -> Any:  # noqa: N802
         """Stream a prompt's KV, damaged."""
         self.requests.append(request.message)
-        async for response in self.damage(_as_messages(super().Prefill(request, context))):
-            yield response
+        async with aclosing(super().Prefill(request, context)) as whole:
+            async for response in self.damage(_as_messages(whole)):
+                yield response
 
 
 class DamagedFastPath:

@@ -12,7 +12,7 @@ EQUIVALENT: Mapping[str, str] = {
     "self._states and sequence.is_shareable and sequence.is_prefilling -> "
     "(self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling)": "where there are states "
     "nobody asks for what was noted",
-    f"{_BATON}/engine/scheduling/admission.py:InFlightPrefixes.reusable_prefix: sequence.awaited is not None and "
+    f"{_BATON}/engine/scheduling/in_flight.py:InFlightPrefixes.reusable_prefix: sequence.awaited is not None and "
     "self._is_pending(sequence.awaited, sequence) -> self._is_pending(sequence.awaited, sequence)": "no block has the "
     "hash None, so that none is pending",
     f"{_BATON}/engine/kv_cache/block_copy.py:read_blocks: True -> False": "keys and values have as many blocks each",
@@ -49,7 +49,7 @@ EQUIVALENT: Mapping[str, str] = {
     "(sampled[-1].sequence.queue_key.arrival >= arrival)": "no two come at the same place",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler._budget: num_prompts and target_seconds and step.spans -> "
     "(num_prompts and target_seconds)": "what depends on it asks for it again",
-    f"{_BATON}/engine/scheduling/admission.py:InFlightPrefixes.reusable_prefix: sequence.awaited = None -> "
+    f"{_BATON}/engine/scheduling/in_flight.py:InFlightPrefixes.reusable_prefix: sequence.awaited = None -> "
     "pass": "who may not share has awaited nothing, and of others it is set below",
     f"{_BATON}/engine/kv_cache/ingest.py:Ingest.run: 0 -> 1": "no piece has a single byte",
     f"{_BATON}/engine/scheduling/scheduler.py:Scheduler.__init__: 1 -> 2": "no pass has been planned yet, and an "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -167,6 +168,36 @@ def test_every_kind_of_handler_is_guarded(call: Callable[[grpc.aio.Channel], Any
     assert seen.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert info is not None
     assert (info.reason, info.domain) == ("QUEUE_FULL", DOMAIN)
+
+
+def test_a_generator_ends_when_its_caller_goes() -> None:
+    """Nobody waits for the garbage collector, which may come at any time and in any thread: here all are kept."""
+    ended, kept = asyncio.Event(), list[Any]()
+
+    class Endless(Prefill):
+        async def Prefill(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+            """Yield more than the connection takes."""
+            try:
+                while True:
+                    yield prefill_service_pb2.PrefillResponse(request_crc32c=1)
+            finally:
+                ended.set()
+
+    async def run() -> None:
+        sys.set_asyncgen_hooks(firstiter=kept.append)
+        server = GrpcServer("127.0.0.1:0")
+        add = prefill_service_pb2_grpc.add_PrefillServiceServicer_to_server
+        server.add("baton.v1.PrefillService", partial(add, Endless(KeyError())))
+        async with open_channel(f"127.0.0.1:{await server.start()}") as channel:
+            stub = prefill_service_pb2_grpc.PrefillServiceStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.Prefill(prefill_service_pb2.PrefillRequest())
+            await call.read()
+            call.cancel()
+            await asyncio.wait_for(ended.wait(), 10)
+        await server.drain(0)
+
+    asyncio.run(run())
+    assert kept
 
 
 @pytest.mark.parametrize("call", CALLS)

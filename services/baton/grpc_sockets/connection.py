@@ -8,31 +8,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from baton.grpc_sockets import frames
 from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow, SendWindows
 from baton.grpc_sockets.frame_io import FrameReader, FrameWriter, MessageParts
-from baton.grpc_sockets.frames import (
-    ACK,
-    DEFAULT_FRAME_BYTES,
-    DEFAULT_WINDOW_BYTES,
-    END_STREAM,
-    LARGEST_FRAME_BYTES,
-    PADDED,
-    SETTINGS_ACK,
-    ErrorCode,
-    Frame,
-    FrameChecker,
-    FrameHeader,
-    FrameType,
-    ProtocolError,
-    Setting,
-    goaway_frame,
-    number_of,
-    pack_header,
-    parse_settings,
-    ping_frame,
-    settings_frame,
-    window_update_frame,
-)
 from baton.grpc_sockets.headers import SILENT, HeaderDecoder
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream, shut_down_quietly
@@ -82,49 +60,49 @@ class Connection(ABC):
     def _on_greeting(self) -> None:
         """Take note that the peer has told its settings, the first or others."""
 
-    def _greeting(self, frame_bytes: int, *extra: tuple[Setting, int]) -> bytes:
+    def _greeting(self, frame_bytes: int, *extra: tuple[frames.Setting, int]) -> bytes:
         """Return the settings of this side, and the update that makes the connection's window as large as wanted."""
         settings = {
-            Setting.INITIAL_WINDOW_SIZE: self.limits.stream_window_bytes,
-            Setting.MAX_FRAME_SIZE: frame_bytes,
-            Setting.MAX_HEADER_LIST_SIZE: self.limits.header_bytes,
+            frames.Setting.INITIAL_WINDOW_SIZE: self.limits.stream_window_bytes,
+            frames.Setting.MAX_FRAME_SIZE: frame_bytes,
+            frames.Setting.MAX_HEADER_LIST_SIZE: self.limits.header_bytes,
             **dict(extra),
         }
-        more = self.limits.connection_window_bytes - DEFAULT_WINDOW_BYTES
-        return settings_frame(settings) + (window_update_frame(0, more) if more > 0 else b"")
+        more = self.limits.connection_window_bytes - frames.DEFAULT_WINDOW_BYTES
+        return frames.settings_frame(settings) + (frames.window_update_frame(0, more) if more > 0 else b"")
 
     def _opened(self, stream_id: int, num_bytes: int) -> None:
         """Open a window of the peer; 0 bytes: not yet."""
         if num_bytes:
-            self.post(window_update_frame(stream_id, num_bytes))
+            self.post(frames.window_update_frame(stream_id, num_bytes))
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: frames.Frame) -> None:
         """Take a frame other than DATA, checked."""
         kind, flags, stream_id, payload, _ = frame
-        if kind == FrameType.HEADERS:
+        if kind == frames.FrameType.HEADERS:
             self._on_headers(stream_id, self._decoder.decode(payload), is_last=frame.is_last)
-        elif kind == FrameType.WINDOW_UPDATE:
-            self._peer_windows.add(stream_id, number_of(payload, FrameType.WINDOW_UPDATE) & 0x7FFFFFFF)
-        elif kind == FrameType.SETTINGS:
-            if not flags & ACK:
+        elif kind == frames.FrameType.WINDOW_UPDATE:
+            self._peer_windows.add(stream_id, frames.number_of(payload, frames.FrameType.WINDOW_UPDATE) & 0x7FFFFFFF)
+        elif kind == frames.FrameType.SETTINGS:
+            if not flags & frames.ACK:
                 self._take_settings(payload)
-        elif kind == FrameType.PING:
-            if not flags & ACK:
-                self.post(ping_frame(payload, is_ack=True))
-        elif kind == FrameType.RST_STREAM:
-            self._on_reset(stream_id, number_of(payload, FrameType.RST_STREAM))
-        elif kind == FrameType.GOAWAY:
+        elif kind == frames.FrameType.PING:
+            if not flags & frames.ACK:
+                self.post(frames.ping_frame(payload, is_ack=True))
+        elif kind == frames.FrameType.RST_STREAM:
+            self._on_reset(stream_id, frames.number_of(payload, frames.FrameType.RST_STREAM))
+        elif kind == frames.FrameType.GOAWAY:
             self._on_goaway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF, int.from_bytes(payload[4:8], "big"))
 
     def _take_settings(self, payload: bytes) -> None:
-        for key, value in parse_settings(payload):
-            if key == Setting.INITIAL_WINDOW_SIZE:
+        for key, value in frames.parse_settings(payload):
+            if key == frames.Setting.INITIAL_WINDOW_SIZE:
                 self._peer_windows.set_initial(value)
-            elif key == Setting.MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value <= LARGEST_FRAME_BYTES:
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes")
+            elif key == frames.Setting.MAX_FRAME_SIZE and value not in frames.FRAME_SIZES:
+                raise frames.ProtocolError(frames.ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes")
             else:
                 self._on_setting(key, value)
-        self.post(SETTINGS_ACK)
+        self.post(frames.SETTINGS_ACK)
         self._on_greeting()
 
 
@@ -143,7 +121,7 @@ class ThreadConnection(Connection):
         """Set when the peer's first settings have come, or the connection has ended."""
         self._stream = stream
         self._reader = FrameReader(stream, self._on_silence)
-        self._checker = FrameChecker(limits)
+        self._checker = frames.FrameChecker(limits)
 
     def run(self) -> None:
         """Read until the connection ends, whatever ends it; then every call on it has ended too."""
@@ -152,7 +130,7 @@ class ThreadConnection(Connection):
             self._greet()
             while True:
                 self._take_next(self._reader.header())
-        except ProtocolError as error:
+        except frames.ProtocolError as error:
             cause = error
             self._say_goodbye(error.code, str(error))
         except OSError as error:
@@ -160,7 +138,7 @@ class ThreadConnection(Connection):
         except Exception as error:  # the edge of the thread: a bug here ends this connection only
             log.exception("h2_connection_failed")
             cause = error
-            self._say_goodbye(ErrorCode.INTERNAL_ERROR, "internal error")
+            self._say_goodbye(frames.ErrorCode.INTERNAL_ERROR, "internal error")
         finally:
             self.greeted.set()
             self._ended(cause or ConnectionError("the connection was closed"))
@@ -183,7 +161,7 @@ class ThreadConnection(Connection):
         while message.num_bytes:
             num_bytes = self.windows.take(stream_id, message.num_bytes, deadline, most=self.writer.frame_bytes)
             is_end = is_last and num_bytes == message.num_bytes
-            header = pack_header(num_bytes, FrameType.DATA, END_STREAM if is_end else 0, stream_id)
+            header = frames.pack_header(num_bytes, frames.FrameType.DATA, frames.END_STREAM if is_end else 0, stream_id)
             self.writer.send(header, *message.cut(num_bytes))
 
     @abstractmethod
@@ -203,40 +181,40 @@ class ThreadConnection(Connection):
         """End all calls."""
 
     def _on_setting(self, key: int, value: int) -> None:
-        if key == Setting.MAX_FRAME_SIZE:
+        if key == frames.Setting.MAX_FRAME_SIZE:
             self.writer.frame_bytes = min(value, self.limits.frame_bytes)
-        elif key == Setting.HEADER_TABLE_SIZE:
+        elif key == frames.Setting.HEADER_TABLE_SIZE:
             self.writer.limit_table(value)
         super()._on_setting(key, value)
 
     def _on_greeting(self) -> None:
         self.greeted.set()
 
-    def _take_next(self, header: FrameHeader) -> None:
+    def _take_next(self, header: frames.FrameHeader) -> None:
         """Read the payload of a frame, bounded by what frames of its type may hold, and take it."""
         num_bytes, kind, flags, stream_id = header
         if num_bytes > self.limits.frame_bytes:
-            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {num_bytes} bytes")
-        if kind == FrameType.DATA:
+            raise frames.ProtocolError(frames.ErrorCode.FRAME_SIZE_ERROR, f"a frame of {num_bytes} bytes")
+        if kind == frames.FrameType.DATA:
             self._take_data(header)
             return
-        is_block = kind in (FrameType.HEADERS, FrameType.CONTINUATION)
-        if num_bytes > (self.limits.header_bytes if is_block else DEFAULT_FRAME_BYTES):
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"a control frame of {num_bytes} bytes")
-        frame = self._checker.check(Frame(kind, flags, stream_id, self._reader.read(num_bytes)))
+        is_block = kind in (frames.FrameType.HEADERS, frames.FrameType.CONTINUATION)
+        if num_bytes > (self.limits.header_bytes if is_block else frames.DEFAULT_FRAME_BYTES):
+            raise frames.ProtocolError(frames.ErrorCode.ENHANCE_YOUR_CALM, f"a control frame of {num_bytes} bytes")
+        frame = self._checker.check(frames.Frame(kind, flags, stream_id, self._reader.read(num_bytes)))
         if frame is not None:
             self._take(frame)
 
-    def _take_data(self, header: FrameHeader) -> None:
+    def _take_data(self, header: frames.FrameHeader) -> None:
         self._checker.check_data(header.stream_id, header.num_bytes)
         padding, num_bytes = 0, header.num_bytes
-        if header.flags & PADDED:
+        if header.flags & frames.PADDED:
             padding = self._reader.read(1)[0] if num_bytes else 0
             num_bytes -= 1 + padding
             if num_bytes < 0:
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+                raise frames.ProtocolError(frames.ErrorCode.PROTOCOL_ERROR, "more padding than frame")
         self._opened(0, self._window.received(header.num_bytes))
-        self._on_data(header.stream_id, num_bytes, padding, is_last=bool(header.flags & END_STREAM))
+        self._on_data(header.stream_id, num_bytes, padding, is_last=bool(header.flags & frames.END_STREAM))
 
     def _on_silence(self) -> None:
         """Ask a silent peer for a sign of life while calls are open; give it up when it gives none."""
@@ -249,13 +227,13 @@ class ThreadConnection(Connection):
                 raise TimeoutError(f"the peer said nothing for {now:g} seconds")
             return
         if before < self.timing.idle_seconds <= now:
-            self.post(ping_frame(PING, is_ack=False))
+            self.post(frames.ping_frame(PING, is_ack=False))
         if now >= self.timing.idle_seconds + self.timing.ping_seconds:
             raise SilentPeerError(f"{SILENT} for {now:g} seconds")
 
-    def _say_goodbye(self, code: ErrorCode, message: str) -> None:
+    def _say_goodbye(self, code: frames.ErrorCode, message: str) -> None:
         with contextlib.suppress(OSError):  # a peer that is gone needs none
-            self.post(goaway_frame(self._last_stream_id(), code, message))
+            self.post(frames.goaway_frame(self._last_stream_id(), code, message))
 
     def _last_stream_id(self) -> int:
         """Return the last stream of the peer's that was taken."""

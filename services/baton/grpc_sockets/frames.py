@@ -15,8 +15,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEADER_BYTES = 9
 DEFAULT_FRAME_BYTES = 16_384
 """Largest payload that every peer takes."""
-LARGEST_FRAME_BYTES = (1 << 24) - 1
-"""Largest payload that a peer may declare."""
+FRAME_SIZES = range(DEFAULT_FRAME_BYTES, 1 << 24)
+"""Largest payloads that a peer may declare."""
 DEFAULT_WINDOW_BYTES = 65_535
 """Window of a connection, and of a stream unless settings say otherwise."""
 LARGEST_WINDOW_BYTES = (1 << 31) - 1

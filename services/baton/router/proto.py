@@ -20,20 +20,9 @@ from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Nod
 from baton.security.access import KEY_BYTES, LIFETIME_SECONDS, digest_of, sign_grant
 from baton.security.exposure import is_loopback
 from baton.v1 import generation_pb2
+from baton.wire import quantities
 from baton.wire.kv import abilities_from_proto, dtype_to_proto, layout_from_proto
 from baton.wire.node_roles import role_from_proto, role_to_proto
-from baton.wire.quantities import (
-    candidate_to_proto,
-    computing_cache,
-    duration_from_seconds,
-    estimate_to_proto,
-    measured_rate,
-    measured_terms,
-    profile_from_proto,
-    seconds_from_duration,
-    shape_from_proto,
-    tier_rates_from_proto,
-)
 
 MAX_PINS = 64
 MAX_SESSION_BYTES = 32
@@ -83,8 +72,8 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         fast_address=message.fast_address,
         model_id=message.model_id,
         layout=layout_from_proto(message.kv_layout, field="node.kv_layout"),
-        shape=shape_from_proto(message.model_shape, field="node.model_shape"),
-        profile=profile_from_proto(message.profile, field="node.profile"),
+        shape=quantities.shape_from_proto(message.model_shape, field="node.model_shape"),
+        profile=quantities.profile_from_proto(message.profile, field="node.profile"),
         num_blocks=message.block_count,
         block_tokens=message.block_token_count,
         max_batch_size=message.max_batch_size,
@@ -111,17 +100,17 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
                 for each in message.queued_prompts
                 if each.remaining_token_count > 0
             ),
-            landing_bytes_per_second=measured_rate(message.landing_bytes_per_second),
+            landing_bytes_per_second=quantities.measured_rate(message.landing_bytes_per_second),
             num_landing_bytes=max(0, message.landing_byte_count),
-            reading_bytes_per_second=measured_rate(message.reading_bytes_per_second),
+            reading_bytes_per_second=quantities.measured_rate(message.reading_bytes_per_second),
             num_decoding=max(0, message.decoding_request_count),
             num_exports=max(0, message.export_request_count),
         ),
         step_count=message.step_count,
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
-        age_seconds=max(0.0, seconds_from_duration(message.age)),
-        tier_rates=tier_rates_from_proto(message.tier_rates),
+        age_seconds=max(0.0, quantities.seconds_from_duration(message.age)),
+        tier_rates=quantities.tier_rates_from_proto(message.tier_rates),
         is_sparing_memory=message.is_sparing_memory,
         message=message,
     )
@@ -131,7 +120,7 @@ def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
     """Return a link measurement; raise InvalidFieldError if the rate is not positive and finite."""
     if not 0 < message.bytes_per_second < float("inf"):
         raise InvalidFieldError("link.bytes_per_second", f"must be positive, got {message.bytes_per_second}")
-    round_trip_seconds = max(0.0, seconds_from_duration(message.round_trip))
+    round_trip_seconds = max(0.0, quantities.seconds_from_duration(message.round_trip))
     return LinkMeasurement(message.from_node_id, message.bytes_per_second, round_trip_seconds)
 
 
@@ -141,10 +130,10 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         placement_id=message.placement_id,
         decode_node_id=message.decode_node_id,
         prefill_node_id=message.prefill_node_id,
-        prefill_cached_tokens=computing_cache(message) + message.shared_token_count,
+        prefill_cached_tokens=quantities.computing_cache(message) + message.shared_token_count,
         kv_bytes=message.kv_byte_count,
         kv_frames=message.kv_frame_count,
-        **{f"{term}_seconds": seconds for term, seconds in measured_terms(message).items()},
+        **{f"{term}_seconds": seconds for term, seconds in quantities.measured_terms(message).items()},
         num_completion_tokens=message.completion_token_count,
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
@@ -198,7 +187,7 @@ def asker_of(message: router_service_pb2.PlaceRequest) -> Asker:
 def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tuple[float, float]) -> float:
     if not message.HasField(name):
         return 0.0
-    seconds = seconds_from_duration(getattr(message, name))
+    seconds = quantities.seconds_from_duration(getattr(message, name))
     if not bounds[0] <= seconds <= bounds[1]:
         raise InvalidFieldError(name, f"expected {bounds[0]:g} to {bounds[1]:g} s, got {seconds:g}")
     return seconds
@@ -208,7 +197,7 @@ def place_response(
     placement_id: str, decoder: NodeDescription, choice: Candidate, decision: Decision, *, has_all: bool
 ) -> router_service_pb2.PlaceResponse:
     """Return a decision's message. `has_all`: the answer lists every candidate, not the choice alone."""
-    candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
+    candidates = [quantities.candidate_to_proto(each) for each in (decision.candidates if has_all else (choice,))]
     placement = router_service_pb2.Placement(
         placement_id=placement_id,
         decode_node_id=choice.decode_node_id,
@@ -259,8 +248,8 @@ def grant_transfers(
 
 def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:
     """Return the first notice of a registration."""
-    registered = router_service_pb2.Registered(report_interval=duration_from_seconds(report_interval_seconds))
-    return router_service_pb2.RegisterResponse(registered=registered)
+    interval = quantities.duration_from_seconds(report_interval_seconds)
+    return router_service_pb2.RegisterResponse(registered=router_service_pb2.Registered(report_interval=interval))
 
 
 def peers_to_proto(nodes: tuple[NodeDescription, ...], lan_host: str = "") -> router_service_pb2.RegisterResponse:
@@ -310,7 +299,7 @@ def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlt
         prefill_node_id=candidate.prefill_node_id,
         layers_per_frame=candidate.layers_per_frame,
         chunk_token_count=candidate.chunk_tokens,
-        estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
+        estimate=quantities.estimate_to_proto(candidate.estimate) if candidate.estimate else None,
     )
     _set_wire(message, candidate)
     return message

@@ -12,7 +12,7 @@ import inspect
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -163,11 +163,11 @@ def _answering(behavior: Any, around: Around, take: Callable[[object], object]) 
 
 
 def _yielding(behavior: Any, around: Around, take: Callable[[object], object]) -> Any:
-    """Return what yields its responses."""
+    """Return what writes to the context what is yielded: a generator that gRPC drops ends when somebody collects it."""
 
-    async def serve(request: object, context: Context) -> AsyncIterator[object]:
-        async with around(context):
-            async for response in behavior(take(request), context):
-                yield response
+    async def serve(request: object, context: Context) -> None:
+        async with around(context), aclosing(behavior(take(request), context)) as responses:
+            async for response in responses:
+                await context.write(response)
 
     return serve

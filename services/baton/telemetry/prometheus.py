@@ -18,16 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter
-from opentelemetry.sdk.metrics import Exemplar, MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    Gauge,
-    HistogramDataPoint,
-    InMemoryMetricReader,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    Sum,
-)
+from opentelemetry.sdk.metrics import Exemplar, MeterProvider, export
 from opentelemetry.trace import format_trace_id
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,7 +36,7 @@ _UNITS = {"s": "_seconds", "By": "_bytes", "W": "_watts", "Cel": "_celsius"}
 class Scrape:
     """The metrics of one meter; every scraper sees all exemplars, each until a later one of its bucket replaces it."""
 
-    def __init__(self, reader: InMemoryMetricReader) -> None:
+    def __init__(self, reader: export.InMemoryMetricReader) -> None:
         self._reader = reader
         self._exemplars: Exemplars = {}
 
@@ -60,11 +51,11 @@ class Scrape:
             text = render(data, self._exemplars if is_open_metrics else None)
         return text + b"# EOF\n" if is_open_metrics else text
 
-    def _keep_exemplars(self, data: MetricsData) -> None:
+    def _keep_exemplars(self, data: export.MetricsData) -> None:
         """Note what came since the last reading, after which the library has forgotten it, whoever read."""
         for metric in _metrics(data):
             for point in metric.data.data_points:
-                if isinstance(point, HistogramDataPoint) and point.exemplars:
+                if isinstance(point, export.HistogramDataPoint) and point.exemplars:
                     self._exemplars.setdefault(_series(metric.name, point), {}).update(
                         {bisect_left(point.explicit_bounds, exemplar.value): exemplar for exemplar in point.exemplars}
                     )
@@ -80,7 +71,7 @@ class ScrapedMeter(NamedTuple):
 @contextmanager
 def scraped_meter() -> Iterator[ScrapedMeter]:
     """Yield a meter that can be read here; what is exported by OTLP, if anything is, stays exported."""
-    reader, provider = InMemoryMetricReader(), metrics.get_meter_provider()
+    reader, provider = export.InMemoryMetricReader(), metrics.get_meter_provider()
     if isinstance(provider, MeterProvider):
         provider.add_metric_reader(reader)
         try:
@@ -105,40 +96,40 @@ def content_type(accept: str) -> str:
     return _OPEN_METRICS if "application/openmetrics-text" in accept else _TEXT
 
 
-def render(data: MetricsData, exemplars: Exemplars | None = None) -> bytes:
+def render(data: export.MetricsData, exemplars: Exemplars | None = None) -> bytes:
     """Return metrics as text; with exemplars it is OpenMetrics, without its end."""
     lines = [line for metric in _metrics(data) for line in _metric_lines(metric, exemplars)]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _metrics(data: MetricsData) -> list[Metric]:
+def _metrics(data: export.MetricsData) -> list[export.Metric]:
     return [
         metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
     ]
 
 
-def _series(name: str, point: HistogramDataPoint) -> tuple[str, frozenset[tuple[str, Any]]]:
+def _series(name: str, point: export.HistogramDataPoint) -> tuple[str, frozenset[tuple[str, Any]]]:
     return name, frozenset((point.attributes or {}).items())
 
 
-def _metric_lines(metric: Metric, exemplars: Exemplars | None) -> Iterator[str]:
-    is_counter = isinstance(metric.data, Sum) and metric.data.is_monotonic
-    is_gauge = isinstance(metric.data, Gauge)
+def _metric_lines(metric: export.Metric, exemplars: Exemplars | None) -> Iterator[str]:
+    is_counter = isinstance(metric.data, export.Sum) and metric.data.is_monotonic
+    is_gauge = isinstance(metric.data, export.Gauge)
     family = family_name(metric.name, metric.unit or "", is_gauge=is_gauge)
     name = family + "_total" if is_counter else family
-    is_number = is_gauge or isinstance(metric.data, Sum)
+    is_number = is_gauge or isinstance(metric.data, export.Sum)
     titled = name if exemplars is None else family  # OpenMetrics names the family, the older format the sample
     yield f"# HELP {titled} {_escape(metric.description or '')}"
     yield f"# TYPE {titled} {'counter' if is_counter else 'gauge' if is_number else 'histogram'}"
     for point in metric.data.data_points:
-        if isinstance(point, NumberDataPoint):
+        if isinstance(point, export.NumberDataPoint):
             yield _line(name, point.attributes, point.value)
-        elif isinstance(point, HistogramDataPoint):
+        elif isinstance(point, export.HistogramDataPoint):
             of_buckets = (exemplars or {}).get(_series(metric.name, point), {})
             yield from _histogram_lines(name, point, of_buckets)
 
 
-def _histogram_lines(name: str, point: HistogramDataPoint, exemplars: Mapping[int, Exemplar]) -> Iterator[str]:
+def _histogram_lines(name: str, point: export.HistogramDataPoint, exemplars: Mapping[int, Exemplar]) -> Iterator[str]:
     count = 0
     bounds = [*point.explicit_bounds, math.inf]
     for index, (bound, bucket_count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):

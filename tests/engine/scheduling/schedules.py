@@ -116,17 +116,22 @@ def end_a_reception(stepper: Stepper, sequence: Sequence, random: Random) -> Non
 
 
 def check_turns(stepper: Stepper, step: Step) -> None:
-    """Prove that whoever was admitted before others did so because they await its like, or lack blocks or room."""
+    """Prove that whoever was admitted before others did so because they await its like, or lack blocks or room.
+
+    So may one of the same tenant who would take more than is left to overtake another tenant's that lacks blocks.
+    """
     pool = stepper.scheduler.pool
     first_blocked = None
+    blocked_tenants = {each.request.tenant for each in stepper.scheduler.waiting if each.num_overtaken_blocks}
     for sequence in stepper.scheduler.waiting:
         assert sequence.num_overtaken_blocks <= pool.num_blocks_for(len(sequence.token_ids))
         first_blocked = first_blocked or (sequence if sequence.num_overtaken_blocks else None)
+        is_passed = first_blocked or blocked_tenants - {sequence.request.tenant}
         overtakers = [each for each in step.admitted if each.queue_key > sequence.queue_key]
         overtakers = [each for each in overtakers if each.request.tenant == sequence.request.tenant]
         if sequence.purpose is Purpose.PREFILL:  # an export may lack room that only exports need
             overtakers = [each for each in overtakers if each.purpose is Purpose.PREFILL]
-        assert not overtakers or sequence.awaited is not None or first_blocked or stepper.is_full(step)
+        assert not overtakers or sequence.awaited is not None or is_passed or stepper.is_full(step)
 
 
 def check_contents(stepper: Stepper) -> None:

@@ -48,22 +48,39 @@ def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpo
     stepper.scheduler.finish(newcomer)
 
 
-def test_a_reception_gets_its_blocks_without_a_pass() -> None:
-    """It computes nothing, so that it need not wait until the pass in flight is over."""
-    stepper = Stepper()
-    decoding = stepper.add(request_of(prompt_of(4)))
+@pytest.mark.parametrize(("num_blocks", "num_admitted"), [(64, 2), (3 + 3 + 9 + 1 + 1, 2), (3 + 3 + 9 + 1, 1)])
+def test_a_reception_gets_its_blocks_without_a_pass(num_blocks: int, num_admitted: int) -> None:
+    """It computes nothing, so that it need not wait until the pass in flight is over, nor for who waits for that.
+
+    Whom it passes keeps its blocks, and one is left for each token that is to come.
+    """
+    stepper = Stepper(num_blocks=num_blocks)
+    decoding = stepper.add(request_of(prompt_of(9)))
     stepper.step()
     first = stepper.add(request_of(prompt_of(9, seed=2), "first", purpose=Purpose.RECEIVE))
-    behind = stepper.add(request_of(prompt_of(4, seed=3), "behind"))
+    behind = stepper.add(request_of(prompt_of(36, seed=3), "behind"))
     last = stepper.add(request_of(prompt_of(4, seed=4), "last", purpose=Purpose.RECEIVE))
 
     admitted = stepper.admit_receiving()
 
-    assert admitted == [first]
+    assert admitted == [first, last][:num_admitted]
     assert first.phase is Phase.RECEIVING
-    assert [behind.phase, last.phase] == [Phase.WAITING, Phase.WAITING]  # nobody overtakes
+    assert behind.phase is Phase.WAITING
+    stepper.step()
+    assert behind.phase is Phase.RUNNING
     for sequence in (decoding, first, behind, last):
         stepper.scheduler.finish(sequence)
+
+
+def test_a_reception_leaves_their_slots_to_those_that_it_passes() -> None:
+    """The batch has room for one more, which is before it."""
+    stepper = Stepper(max_batch_size=2)
+    stepper.add(request_of(prompt_of(4)))
+    stepper.step()
+    stepper.add(request_of(prompt_of(4, seed=2), "behind"))
+    stepper.add(request_of(prompt_of(4, seed=3), "last", purpose=Purpose.RECEIVE))
+
+    assert stepper.admit_receiving() == []
 
 
 def test_a_reception_waits_for_blocks_that_a_pass_in_flight_fills() -> None:

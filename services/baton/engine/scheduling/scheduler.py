@@ -271,7 +271,7 @@ class Scheduler:
     def _may_repeat(self) -> bool:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
         is_same_batch = self._num_changes == self._queues.num_changes
-        is_closed = not self.waiting or not self.admission.has_slot
+        is_closed = not self.waiting or self.admission.num_free_slots <= 0
         return is_same_batch and is_closed and not self._suspects and self._last.may_repeat(len(self.running))
 
     def _add_decoding(self, step: Step) -> list[Sequence]:

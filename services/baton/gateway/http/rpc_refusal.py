@@ -7,18 +7,7 @@ import struct
 
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import HttpResponse
-from baton.grpc_sockets.frames import (
-    END_HEADERS,
-    END_STREAM,
-    FRAME_HEADER_BYTES,
-    PREFACE,
-    ErrorCode,
-    FrameType,
-    goaway_frame,
-    pack_header,
-    settings_frame,
-    unpack_header,
-)
+from baton.grpc_sockets import frames
 from baton.grpc_sockets.headers import RESPONSE_HEADERS, Code, Status, fixed_block, trailers_of
 
 _WHERE = "gRPC over HTTP/2 is, on the gRPC port (--grpc-port, by default 8001), and here REST: GET /docs lists it"
@@ -27,7 +16,7 @@ _END_STREAM = 2
 _MOST_SKIPPED_BYTES = 1 << 15
 """Of one frame before the first call."""
 
-HTTP2_START = PREFACE[:14]
+HTTP2_START = frames.PREFACE[:14]
 """How a connection begins whose client speaks HTTP/2 without asking."""
 
 
@@ -37,26 +26,27 @@ class Http2Refusal:
     To end the connection before would not do: clients of gRPC make another one, at once and for ever.
     """
 
-    greeting = settings_frame({})
+    greeting = frames.settings_frame({})
     """What the client waits for."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._num_skipped_bytes = len(PREFACE)
+        self._num_skipped_bytes = len(frames.PREFACE)
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; return the answer to the call, after which the connection ends; empty: it has not come yet."""
         self._data += data
-        while len(self._data) >= self._num_skipped_bytes + FRAME_HEADER_BYTES:
+        while len(self._data) >= self._num_skipped_bytes + frames.FRAME_HEADER_BYTES:
             del self._data[: self._num_skipped_bytes]
-            frame = unpack_header(self._data[:FRAME_HEADER_BYTES])
-            if frame.frame_type == FrameType.HEADERS:
-                flags, block = END_HEADERS | END_STREAM, fixed_block([*RESPONSE_HEADERS, *_status("HTTP/2").items()])
-                answer = pack_header(len(block), FrameType.HEADERS, flags, frame.stream_id) + block
-                return answer + goaway_frame(frame.stream_id, ErrorCode.NO_ERROR)
-            self._num_skipped_bytes = FRAME_HEADER_BYTES + frame.num_bytes
+            frame = frames.unpack_header(self._data[: frames.FRAME_HEADER_BYTES])
+            if frame.frame_type == frames.FrameType.HEADERS:
+                flags = frames.END_HEADERS | frames.END_STREAM
+                block = fixed_block([*RESPONSE_HEADERS, *_status("HTTP/2").items()])
+                answer = frames.pack_header(len(block), frames.FrameType.HEADERS, flags, frame.stream_id) + block
+                return answer + frames.goaway_frame(frame.stream_id, frames.ErrorCode.NO_ERROR)
+            self._num_skipped_bytes = frames.FRAME_HEADER_BYTES + frame.num_bytes
         if self._num_skipped_bytes > _MOST_SKIPPED_BYTES:
-            return goaway_frame(0, ErrorCode.PROTOCOL_ERROR)
+            return frames.goaway_frame(0, frames.ErrorCode.PROTOCOL_ERROR)
         return b""
 
 

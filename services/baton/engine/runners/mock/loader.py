@@ -11,14 +11,7 @@ from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.config.container_limits import usable_memory
 from baton.engine.checkpoint.model_folder import read_checkpoint
-from baton.engine.kv_cache.pool_size import (
-    DEFAULT_BOUNDS,
-    DeviceMemory,
-    PoolBounds,
-    PoolModel,
-    PoolSize,
-    choose_pool_size,
-)
+from baton.engine.kv_cache import pool_size
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock.runner import MockRunner
 from baton.engine.runners.mock.state import state_bytes, words_per_row
@@ -37,7 +30,7 @@ def load_mock_runner(
     shape: str = "",
     fixed_step_seconds: float | None = None,
     time_scale: float = 1.0,
-    bounds: PoolBounds = DEFAULT_BOUNDS,
+    bounds: pool_size.PoolBounds = pool_size.DEFAULT_BOUNDS,
     most_kv_bytes: int = 0,
 ) -> MockRunner:
     """Return a mock of a model, of a folder's tokenizer and vocabulary, on a preset of `baton.capacity.hardware`.
@@ -72,19 +65,19 @@ def load_mock_runner(
 
 
 def _choose_pool_size(
-    num_blocks: int | None, info: ModelInfo, block_tokens: int, bounds: PoolBounds, most_kv_bytes: int
-) -> PoolSize:
+    num_blocks: int | None, info: ModelInfo, block_tokens: int, bounds: pool_size.PoolBounds, most_kv_bytes: int
+) -> pool_size.PoolSize:
     """Return the blocks of a mock, which keeps a state for each position instead of K and V."""
     memory = usable_memory()
-    device = DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes, is_main=True)
-    model = PoolModel(info.shape, block_tokens, block_tokens * state_bytes(info.layout.num_layers))
+    device = pool_size.DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes, is_main=True)
+    model = pool_size.PoolModel(info.shape, block_tokens, block_tokens * state_bytes(info.layout.num_layers))
     kv_bytes = block_tokens * info.layout.num_token_bytes()
     planned_bytes = -(-bounds.planned_bytes // kv_bytes) * model.block_bytes
-    chosen = choose_pool_size(num_blocks, device, model, replace(bounds, planned_bytes=planned_bytes))
+    chosen = pool_size.choose_pool_size(num_blocks, device, model, replace(bounds, planned_bytes=planned_bytes))
     num_sendable = most_kv_bytes // kv_bytes
     if num_blocks is None and most_kv_bytes and num_sendable < chosen.num_blocks:
         cause = f"the K and V of one prompt on its way out have {most_kv_bytes / 1e9:.3g} GB"
-        return PoolSize(max(1, num_sendable), cause)
+        return pool_size.PoolSize(max(1, num_sendable), cause)
     return chosen
 
 

@@ -18,14 +18,7 @@ from baton.engine.checkpoint.engine_support import stays_packed_by_torch
 from baton.engine.checkpoint.lora import LoraFolder, read_adapters
 from baton.engine.checkpoint.model_folder import Checkpoint, read_checkpoint
 from baton.engine.checkpoint.weights import ALL, Weight
-from baton.engine.kv_cache.pool_size import (
-    DEFAULT_BOUNDS,
-    PoolBounds,
-    PoolModel,
-    PoolSize,
-    choose_pool_size,
-    pass_bytes,
-)
+from baton.engine.kv_cache import pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import Alone, LlamaModel, Ranks
@@ -70,7 +63,7 @@ class LoadOptions:
     model_code: ModelCode = "auto"
     """"baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it computes the
     same."""
-    bounds: PoolBounds = DEFAULT_BOUNDS
+    bounds: pool_size.PoolBounds = pool_size.DEFAULT_BOUNDS
     """Of the room that blocks may take; its batches have buffers that stay where they are."""
     uses_decode_buffers: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
@@ -194,7 +187,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
             runner = TorchRunner(backbone, own, **sizes, ops=ops, num_state_slots=chosen.num_state_slots)
         runner.num_blocks_cause = chosen.cause
         if options.torch_device.type == "cpu":
-            runner.untaken_bytes = pass_bytes(own.shape, options.bounds)
+            runner.untaken_bytes = pool_size.pass_bytes(own.shape, options.bounds)
     except RuntimeError as error:
         cause = f"with num_blocks {options.num_blocks or 'auto'} cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
@@ -202,13 +195,13 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     return runner
 
 
-def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> PoolSize:
+def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> pool_size.PoolSize:
     """Return the blocks that every rank has, once all have loaded their share."""
     block_bytes = options.block_tokens * own.layout.num_token_bytes()
-    chosen = choose_pool_size(
+    chosen = pool_size.choose_pool_size(
         options.num_blocks,
         device_memory(options.torch_device, num_ranks=ranks.size),
-        PoolModel(own.shape, options.block_tokens, block_bytes),
+        pool_size.PoolModel(own.shape, options.block_tokens, block_bytes),
         options.bounds,
         least=ranks.least,
     )

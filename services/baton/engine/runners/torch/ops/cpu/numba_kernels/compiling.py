@@ -1,15 +1,20 @@
 """How a kernel is compiled: kept on disk where a folder for it can be written, else compiled at each start.
 
 numba takes machine code from its folder as long as the file of a kernel is the same. Kernels hold code of other files
-too, so there is a folder for each state of all of them.
+too, so there is a folder for each state of all of them. Of processes that start together one compiles a kernel, and the
+others take it from there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Callable
-from functools import cache, partial
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial, wraps
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,10 @@ from numba import cfunc, config, njit
 from baton.engine.runners.torch.ops.cpu.numba_kernels.numbers import FAST
 
 log = logging.getLogger(__name__)
+_LONGEST_WAIT_SECONDS = 60.0
+"""For another process to compile: one that was stopped meanwhile must not keep others from starting."""
+_COMPILING = threading.RLock()
+"""Held by the thread that compiles: numba lets one at a time, and it must not wait for another's file meanwhile."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "numpy"}
 
 
@@ -52,10 +61,44 @@ def _use_folder_of_sources() -> None:
 def _kept(compiler: Callable[..., Any], function: Any) -> Any:
     _use_folder_of_sources()
     try:
-        return compiler(cache=True, **_OPTIONS)(function)
+        with _turn_of(function):
+            compiled = compiler(cache=True, **_OPTIONS)(function)
     except RuntimeError as error:  # no folder
         _tell_that_nothing_is_kept(str(error).partition(":")[2].strip())
         return compiler(**_OPTIONS)(function)
+    if compiler is njit:  # which compiles, or takes from the folder, when it knows the kinds of arguments
+        compiled.compile = _in_turn(compiled.compile, function)
+    return compiled
+
+
+def _in_turn(compile_kinds: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    @wraps(compile_kinds)
+    def compile_in_turn(*arguments: Any) -> Any:
+        with _turn_of(function):
+            return compile_kinds(*arguments)
+
+    return compile_in_turn
+
+
+@contextmanager
+def _turn_of(function: Any) -> Iterator[None]:
+    """Wait while another process compiles a function. It may wait for those that it calls, they never for it."""
+    with _COMPILING, ExitStack() as stack:
+        with suppress(OSError):  # no folder
+            Path(config.CACHE_DIR).mkdir(parents=True, exist_ok=True)
+            path = Path(config.CACHE_DIR, f"{function.__module__}.{function.__name__}.lock")
+            descriptor = stack.enter_context(path.open("ab")).fileno()
+            latest = time.monotonic() + _LONGEST_WAIT_SECONDS
+            while not _is_locked(descriptor) and time.monotonic() < latest:
+                time.sleep(0.05)
+        yield
+
+
+def _is_locked(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 @cache
