@@ -66,8 +66,7 @@ def test_settings_of_the_pool_reach_the_engine(engine: str, monkeypatch: pytest.
         seen.append(bounds)
         return PoolSize(5, "a test says so")
 
-    module = {"torch": "torch.loader", "mlx": "mlx.runner"}[engine]
-    monkeypatch.setattr(f"baton.engine.runners.{module}.choose_pool_size", choose)
+    monkeypatch.setattr("baton.engine.kv_cache.pool_size.choose_pool_size", choose)
     runner = load_runner(DecodeSettings(model_dir=DEMO, engine=engine, **bounds))
 
     (chosen,) = seen

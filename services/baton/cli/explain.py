@@ -22,14 +22,7 @@ from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, ask_rout
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError, UnavailableError
-from baton.internal.v1.router_service_pb2 import (
-    ExplainRequest,
-    ExplainResponse,
-    KnownLink,
-    KnownNode,
-    PlacementRecord,
-    TermComparison,
-)
+from baton.internal.v1 import router_service_pb2
 from baton.wire.quantities import candidate_from_proto, estimate_from_proto
 
 NOT_FOUND = "REQUEST_NOT_FOUND"
@@ -60,7 +53,7 @@ def command(
     addresses = [address for name in names for address in _resolved(name)]
     records = _records(addresses, request_id)
     if is_json:
-        print(MessageToJson(ExplainResponse(records=records), preserving_proto_field_name=True))
+        print(MessageToJson(router_service_pb2.ExplainResponse(records=records), preserving_proto_field_name=True))
         return
     console = make_console()
     for index, record in enumerate(records):
@@ -78,9 +71,9 @@ def _resolved(address: str) -> Sequence[str]:
     return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts] if len(hosts) > 1 else [address]
 
 
-def _records(addresses: Sequence[str], request_id: str) -> Sequence[PlacementRecord]:
+def _records(addresses: Sequence[str], request_id: str) -> Sequence[router_service_pb2.PlacementRecord]:
     """Return what routers remember, by time; raise NotFoundError if none knows it, BatonError if one is silent."""
-    records: list[PlacementRecord] = []
+    records: list[router_service_pb2.PlacementRecord] = []
     failure: UnavailableError | None = None
     for address in addresses:
         try:
@@ -98,15 +91,15 @@ def _records(addresses: Sequence[str], request_id: str) -> Sequence[PlacementRec
     return sorted(records, key=lambda record: record.decided_at.ToNanoseconds())
 
 
-def _ask(address: str, request_id: str) -> Sequence[PlacementRecord]:
+def _ask(address: str, request_id: str) -> Sequence[router_service_pb2.PlacementRecord]:
     """Return what one router remembers; nothing if it does not know the request by any of its names."""
     answer_id = _ANSWER_ID.fullmatch(request_id)
     records = _ask_by_name(address, request_id)
     return records if records or answer_id is None else _ask_by_name(address, answer_id["name"])
 
 
-def _ask_by_name(address: str, name: str) -> Sequence[PlacementRecord]:
-    request = ExplainRequest(request_id=name)
+def _ask_by_name(address: str, name: str) -> Sequence[router_service_pb2.PlacementRecord]:
+    request = router_service_pb2.ExplainRequest(request_id=name)
     try:
         return tuple(ask_router(address, lambda stub: stub.Explain(request, timeout=CALL_SECONDS)).records)
     except UnavailableError as error:
@@ -135,7 +128,13 @@ _SURPRISE = 0.1
 """Share of the total by which a term must miss its estimate to be named."""
 
 
-def print_record(console: Console, record: PlacementRecord, *, index: int, records: Sequence[PlacementRecord]) -> None:
+def print_record(
+    console: Console,
+    record: router_service_pb2.PlacementRecord,
+    *,
+    index: int,
+    records: Sequence[router_service_pb2.PlacementRecord],
+) -> None:
     """Print one decision."""
     console.print(_title(record, index, len(records)), style="bold", highlight=False)
     _print_lines(console, (*_choice_lines(record), *_outcome_lines(record, records[index + 1 :])))
@@ -147,7 +146,7 @@ def print_record(console: Console, record: PlacementRecord, *, index: int, recor
     console.print()
 
 
-def terms_table(terms: Sequence[TermComparison]) -> Table:
+def terms_table(terms: Sequence[router_service_pb2.TermComparison]) -> Table:
     """Return one row per term: estimated, measured, and measured by estimated."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("term", "estimated", "measured", "ratio", ""):
@@ -161,7 +160,7 @@ def terms_table(terms: Sequence[TermComparison]) -> Table:
     return table
 
 
-def others_table(record: PlacementRecord) -> Table:
+def others_table(record: router_service_pb2.PlacementRecord) -> Table:
     """Return one row per candidate that lost: by how much, and which terms made it dearer."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("would have been", "total", "dearer by", "mostly"):
@@ -185,13 +184,13 @@ def _print_lines(console: Console, lines: Iterable[str]) -> None:
             console.print(piece, highlight=False, markup=False, soft_wrap=True)
 
 
-def _title(record: PlacementRecord, index: int, count: int) -> str:
+def _title(record: router_service_pb2.PlacementRecord, index: int, count: int) -> str:
     at = datetime.fromtimestamp(record.decided_at.ToNanoseconds() / 1e9).astimezone()
     number = f" (decision {index + 1} of {count})" if count > 1 else ""
     return f"{record.request_id}{number}, {at:%Y-%m-%d %H:%M:%S}"
 
 
-def _choice_lines(record: PlacementRecord) -> Iterator[str]:
+def _choice_lines(record: router_service_pb2.PlacementRecord) -> Iterator[str]:
     size = f"{record.prompt_token_count} prompt tokens, at most {record.max_token_count} new ones"
     yield f"{record.model_id}: {size}."
     if record.excluded_node_ids:
@@ -210,7 +209,7 @@ def _choice_lines(record: PlacementRecord) -> Iterator[str]:
         yield f"Not possible: {'; '.join(record.infeasible_reasons)}."
 
 
-def _why_chosen(record: PlacementRecord) -> str:
+def _why_chosen(record: router_service_pb2.PlacementRecord) -> str:
     """Return what made it the choice; candidates within the uncertainty of the cheapest count as equal."""
     totals = [other.estimate.total_seconds for other in record.others]
     own = record.choice.estimate
@@ -225,7 +224,9 @@ def _why_chosen(record: PlacementRecord) -> str:
     return f"not the cheapest of {record.candidate_count} candidates: a policy or the objectives say so"
 
 
-def _outcome_lines(record: PlacementRecord, later: Sequence[PlacementRecord]) -> Iterator[str]:
+def _outcome_lines(
+    record: router_service_pb2.PlacementRecord, later: Sequence[router_service_pb2.PlacementRecord]
+) -> Iterator[str]:
     if not record.HasField("choice"):
         return
     if not record.HasField("outcome"):
@@ -246,7 +247,7 @@ def _outcome_lines(record: PlacementRecord, later: Sequence[PlacementRecord]) ->
         yield f"Regret: {format_seconds(regret)} beyond the next best's estimate." if regret else "Regret: none."
 
 
-def _surprise(record: PlacementRecord) -> Iterator[str]:
+def _surprise(record: router_service_pb2.PlacementRecord) -> Iterator[str]:
     """Yield which term missed its estimate by most, if that is a share of the total worth a word."""
     pairs = {pair.term: pair for pair in record.terms}
     misses = {
@@ -261,7 +262,7 @@ def _surprise(record: PlacementRecord) -> Iterator[str]:
         yield f"Furthest off: {worst} took {format_seconds(abs(misses[worst]))} {word} than estimated."
 
 
-def _known_lines(record: PlacementRecord) -> Iterator[str]:
+def _known_lines(record: router_service_pb2.PlacementRecord) -> Iterator[str]:
     yield from (f"Known of {node.node_id}: {_node(node)}." for node in record.nodes)
     if record.HasField("link"):
         yield f"Known of the link {record.link.from_node_id} > {record.link.to_node_id}: {_link(record.link)}."
@@ -271,7 +272,7 @@ def _known_lines(record: PlacementRecord) -> Iterator[str]:
         yield f"On the wire: {formats}, {format_bytes(record.choice.kv_byte_count)}: {wire.reason}."
 
 
-def _node(node: KnownNode) -> str:
+def _node(node: router_service_pb2.KnownNode) -> str:
     facts = [
         f"{node.running_request_count} running",
         f"{node.waiting_request_count} waiting",
@@ -283,7 +284,7 @@ def _node(node: KnownNode) -> str:
     return ", ".join(facts + [f"{name} corrected by {factor:.2f}" for name, factor in learnt.items() if factor])
 
 
-def _link(link: KnownLink) -> str:
+def _link(link: router_service_pb2.KnownLink) -> str:
     kind = "measured" if link.is_measured else "declared, nobody has measured it"
     corrected = f", corrected by {link.calibration:.2f}" if link.calibration else ""
     round_trip = format_seconds(link.round_trip_seconds)

@@ -289,7 +289,7 @@ class Engine:
             if sequence.stats.started == 0.0:
                 sequence.stats.started = self._clock()
                 hashes = tuple(sequence.hashes) if sequence.purpose is Purpose.RECEIVE else ()
-                self._registry.tell(sequence, Admitted(sequence.stats.num_cached, hashes))
+                self._registry.tell(sequence, Admitted(sequence.stats.num_cached, hashes, sequence.stats.submitted))
         if admitted:
             self._deliver()
 
@@ -305,7 +305,10 @@ class Engine:
     def _take_load(self) -> None:
         self._load_taken_at = self._clock()
         num_steps, reading = self._pipeline.num_steps, self._pipeline.reading.bytes_per_second
-        before, self._load = self._load, self._registry.load(num_steps, self._ingest.landing, reading)
+        before, self._load = (
+            self._load,
+            self._registry.load(num_steps, self._ingest.landing, reading, self._pipeline.prompts_in_flight()),
+        )
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
         is_less = self._load.num_running + self._load.num_waiting < before.num_running + before.num_waiting
         if accepted or is_less or queued_placements(before) != queued_placements(self._load):
@@ -325,7 +328,7 @@ class Engine:
                 model_revision_digest=info.layout_with(request.adapter).model_revision_digest,
                 block_tokens=self.runner.block_tokens,
             )
-            self.scheduler.add(sequence, submitted)
+            self.scheduler.add(sequence, submitted - request.age_seconds)
         except BatonError as error:
             self._registry.refuse(listener, error)
             return

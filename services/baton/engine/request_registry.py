@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 from baton.capacity.snapshot import QueuedPrompt
@@ -167,19 +168,28 @@ class RequestRegistry:
             self._deliveries.append(Tokens(listeners, indexes, plain_ids))
         return ending
 
-    def load(self, num_steps: int, landing: LandingLoad, reading_bytes_per_second: float = 0.0) -> EngineLoad:
-        """Return what the engine is doing, after so many passes. O(living requests)."""
+    def load(
+        self,
+        num_steps: int,
+        landing: LandingLoad,
+        reading_bytes_per_second: float = 0.0,
+        in_flight: Mapping[Sequence, int] = MappingProxyType({}),
+    ) -> EngineLoad:
+        """Return what the engine is doing, after so many passes. O(living requests).
+
+        `in_flight`: positions of prompts that count as computed, and are not yet.
+        """
         waiting, running = self._scheduler.waiting, self._scheduler.running
         generating = [sequence for sequence in running if sequence.purpose is not Purpose.PREFILL]
         prompts = [
-            sequence
+            (sequence, in_flight.get(sequence, 0) + (sequence.num_pending if sequence.is_prefilling else 0))
             for sequence in (*running, *waiting)
-            if sequence.purpose is not Purpose.RECEIVE and sequence.is_prefilling
+            if sequence.purpose is not Purpose.RECEIVE and (sequence.is_prefilling or sequence in in_flight)
         ]
         return EngineLoad(
             num_waiting=len(waiting) + len(self._scheduler.receiving),
             num_running=len(running),
-            num_pending_prompt_tokens=sum(sequence.num_pending for sequence in prompts),
+            num_pending_prompt_tokens=sum(num_left for _, num_left in prompts),
             num_available_blocks=self._scheduler.pool.num_available,
             mean_context_tokens=sum(len(sequence.token_ids) for sequence in generating) / max(1, len(generating)),
             num_steps=num_steps,
@@ -188,8 +198,8 @@ class RequestRegistry:
             tier_rates=self._scheduler.offload.rates,
             is_sparing_memory=self._scheduler.admission.is_sparing,
             queued_prompts=tuple(
-                QueuedPrompt(sequence.request.placement_id, sequence.num_computed, sequence.num_pending)
-                for sequence in prompts[:MAX_QUEUED_PROMPTS]
+                QueuedPrompt(each.request.placement_id, each.num_computed - in_flight.get(each, 0), num_left)
+                for each, num_left in prompts[:MAX_QUEUED_PROMPTS]
             ),
             landing=landing,
             reading_bytes_per_second=reading_bytes_per_second,

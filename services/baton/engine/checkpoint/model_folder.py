@@ -10,14 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from baton.engine.checkpoint.cached_state import (
-    Latents,
-    attention_elements,
-    check_layers,
-    head_dim,
-    layer_specs,
-    read_latents,
-)
+from baton.engine.checkpoint import cached_state
 from baton.engine.checkpoint.families import FAMILIES, NOT_SERVED, WRAPPERS, is_computed_with, text_config, text_name
 from baton.engine.checkpoint.formats import read_packed
 from baton.engine.checkpoint.mamba import multiplied
@@ -86,12 +79,12 @@ class Checkpoint:
     @property
     def head_dim(self) -> int:
         """Return the elements of one attention head, as most layers have it."""
-        return head_dim(self.config)
+        return cached_state.head_dim(self.config)
 
     @property
-    def latents(self) -> Latents | None:
+    def latents(self) -> cached_state.Latents | None:
         """Return the widths of attention over latents; None: the model has keys and values."""
-        return read_latents(self.config)
+        return cached_state.read_latents(self.config)
 
     @property
     def is_tied(self) -> bool:
@@ -100,7 +93,7 @@ class Checkpoint:
 
     def layer_specs(self) -> tuple[LayerSpec, ...]:
         """Return the cache of every layer."""
-        return layer_specs(self.config)
+        return cached_state.layer_specs(self.config)
 
     def _num_active_linear_parameters(self) -> int:
         """Return the parameters that multiply a token: of the experts, as many as a token is sent to."""
@@ -151,7 +144,7 @@ class Checkpoint:
             num_head_parameters=num_head,
             num_attention_heads=int(self.config["num_attention_heads"]),
             head_dim=self.head_dim,
-            attention_elements=attention_elements(self.config),
+            attention_elements=cached_state.attention_elements(self.config),
             weight_bytes=self._weight_bytes(num_linear + num_head, dtype),
             max_context_tokens=int(self.config["max_position_embeddings"]),
             vocabulary_size=vocabulary_size,
@@ -176,7 +169,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(f"model {directory}: {problem}; supported are {', '.join((*FAMILIES, *WRAPPERS))}")
     _check_sizes(directory, config)
     check_rope(directory, config)
-    check_layers(directory, config)
+    cached_state.check_layers(directory, config)
     stored: dict[str, StoredTensor] = {}
     for file in _weight_files(directory):
         stored.update(stored_tensors(file))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -84,16 +84,27 @@ class Pipeline:
         """Return how long the pass in flight still takes, by the last one; 0: none is."""
         return max(0.0, self._free_since + self.pass_seconds - self._clock()) if self.is_in_flight else 0.0
 
+    def prompts_in_flight(self) -> Mapping[Sequence, int]:
+        """Return the positions of prompts that the device has still to compute of the pass in flight."""
+        if self._in_flight is None or not self._in_flight.step.num_prompts:
+            return {}
+        step = self._in_flight.step
+        seconds = self._scheduler.expected_seconds(step) or self.pass_seconds
+        share = min(1.0, max(0.0, self._free_since + seconds - self._clock()) / seconds) if seconds else 0.0
+        spans = zip(step.sequences, step.spans, strict=True)
+        return {each: math.ceil(share * len(span.token_ids)) for each, span in spans if len(span.token_ids) > 1}
+
     @property
     def rest_seconds(self) -> float:
         """Return for how long the next pass need not be planned: the device is at one that lasts.
 
-        Steps last as the one before did, prompts by their work; not where the host was busy at the last, or was late.
+        Steps last as the one before did, prompts, and a step after them, by their work; not where the host was busy at
+        the last, or was late.
         """
         if self._in_flight is None:
             return 0.0
         step, expected = self._in_flight.step, self._step_seconds
-        if not step.is_decode:
+        if not (step.is_decode and expected):
             is_at_rest = self._busy_seconds < self.pass_seconds / 2
             expected = self._scheduler.expected_seconds(step) if is_at_rest else 0.0
         seconds = self._free_since + _REST_SHARE * (expected - self._busy_seconds) - self._clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from baton.gateway.api import tokenize
 from baton.gateway.api.anthropic import schema
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
@@ -24,14 +25,6 @@ from baton.gateway.api.responses.endpoint import answer_responses
 from baton.gateway.api.responses.schema import UNSERVED as RESPONSES_UNSERVED
 from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
 from baton.gateway.api.tokenize import UNSERVED as TOKENIZE_UNSERVED
-from baton.gateway.api.tokenize import (
-    DetokenizeAnswer,
-    DetokenizeBody,
-    TokenizeAnswer,
-    TokenizeBody,
-    answer_detokenize,
-    answer_tokenize,
-)
 from baton.gateway.api.tolerance import PROMISES, Unserved
 from baton.gateway.api.ui.page import InviteBody, Ui
 from baton.gateway.generation.generator import TextGenerator
@@ -100,19 +93,19 @@ def _own_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpo
     return [
         post(
             "/tokenize",
-            partial(answer_tokenize, generator),
+            partial(tokenize.answer_tokenize, generator),
             "Answer with the tokens of a text or a conversation.",
-            TokenizeAnswer,
-            body=TokenizeBody,
+            tokenize.TokenizeAnswer,
+            body=tokenize.TokenizeBody,
             unserved=TOKENIZE_UNSERVED,
             operation=names.OPERATION_TOKENIZE,
         ),
         post(
             "/detokenize",
-            partial(answer_detokenize, generator),
+            partial(tokenize.answer_detokenize, generator),
             "Answer with the text of tokens.",
-            DetokenizeAnswer,
-            body=DetokenizeBody,
+            tokenize.DetokenizeAnswer,
+            body=tokenize.DetokenizeBody,
             operation=names.OPERATION_DETOKENIZE,
         ),
         post(

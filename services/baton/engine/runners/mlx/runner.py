@@ -13,14 +13,7 @@ import mlx.core as mx
 
 from baton.engine.checkpoint.lora import read_adapters
 from baton.engine.checkpoint.model_folder import read_checkpoint
-from baton.engine.kv_cache.pool_size import (
-    DEFAULT_BOUNDS,
-    PoolBounds,
-    PoolModel,
-    PoolSize,
-    choose_pool_size,
-    pass_bytes,
-)
+from baton.engine.kv_cache import pool_size
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.forward_pass.backbone import MlxBackbone, MlxBatch
@@ -217,7 +210,7 @@ def load_mlx_runner(
     dtype: str = "float32",
     num_blocks: int | None,
     block_tokens: int = 16,
-    bounds: PoolBounds = DEFAULT_BOUNDS,
+    bounds: pool_size.PoolBounds = pool_size.DEFAULT_BOUNDS,
     is_kv_quantized: bool = False,
     adapters: Mapping[str, Path] = MappingProxyType({}),
 ) -> MlxRunner:
@@ -243,7 +236,7 @@ def load_mlx_runner(
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         adapters_of_rows = adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype])
         block_bytes = block_tokens * position_bytes(info.layout, is_quantized=is_kv_quantized)
-        chosen = _choose_pool_size(num_blocks, PoolModel(info.shape, block_tokens, block_bytes), bounds)
+        chosen = _choose_pool_size(num_blocks, pool_size.PoolModel(info.shape, block_tokens, block_bytes), bounds)
         set_limits(chosen.num_blocks * block_bytes, device_bytes())
         runner = MlxRunner(
             model,
@@ -256,14 +249,16 @@ def load_mlx_runner(
         )
         runner.num_blocks_cause = chosen.cause
         if compute_device() != mx.gpu:
-            runner.untaken_bytes = pass_bytes(info.shape, bounds)
+            runner.untaken_bytes = pool_size.pass_bytes(info.shape, bounds)
         return runner
 
 
-def _choose_pool_size(num_blocks: int | None, model: PoolModel, bounds: PoolBounds) -> PoolSize:
+def _choose_pool_size(
+    num_blocks: int | None, model: pool_size.PoolModel, bounds: pool_size.PoolBounds
+) -> pool_size.PoolSize:
     """Return the blocks of the node, whose model is loaded."""
     with_rows = replace(model, row_bytes=row_bytes(model.block_bytes))
-    chosen = choose_pool_size(num_blocks, device_memory(), with_rows, bounds)
+    chosen = pool_size.choose_pool_size(num_blocks, device_memory(), with_rows, bounds)
     log.info(
         "num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, model.block_bytes, chosen.cause
     )

@@ -12,24 +12,17 @@ from baton.gateway.api.openai.logprobs import TokenBytes
 from baton.gateway.generation.generator import AnswerEnd, AnswerReader
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, Reasoning
-from baton.v1.generation_pb2 import (
-    FINISH_REASON_LENGTH,
-    FINISH_REASON_STOP,
-    FINISH_REASON_TOOL_CALLS,
-    FinishReason,
-    TokenLogprob,
-    Usage,
-)
+from baton.v1 import generation_pb2
 from baton.v1.generation_service_pb2 import GenerateResponse, GenerationEnd, ToolCallDelta
 
 Write: TypeAlias = Callable[[GenerateResponse], Awaitable[None]]
 
 MAX_ENTRIES = 256
 """Of a message: tokens with 20 alternatives each, and the texts of all, are then below the 4 MiB that clients take."""
-_REASONS: dict[AnswerEnd, FinishReason] = {
-    "stop": FINISH_REASON_STOP,
-    "length": FINISH_REASON_LENGTH,
-    "tool_calls": FINISH_REASON_TOOL_CALLS,
+_REASONS: dict[AnswerEnd, generation_pb2.FinishReason] = {
+    "stop": generation_pb2.FINISH_REASON_STOP,
+    "length": generation_pb2.FINISH_REASON_LENGTH,
+    "tool_calls": generation_pb2.FINISH_REASON_TOOL_CALLS,
 }
 
 
@@ -123,7 +116,7 @@ def _add(message: GenerateResponse, parts: Iterable[OutputPart], reader: AnswerR
                 calls[-1].arguments += text
 
 
-def _tell(logprobs: Iterable[TokenLogprob], token_bytes: TokenBytes) -> None:
+def _tell(logprobs: Iterable[generation_pb2.TokenLogprob], token_bytes: TokenBytes) -> None:
     """Write beside tokens what they stand for."""
     for entry in logprobs:
         for each in (entry, *entry.alternatives):
@@ -131,19 +124,19 @@ def _tell(logprobs: Iterable[TokenLogprob], token_bytes: TokenBytes) -> None:
             each.text = each.token_bytes.decode(errors="replace")
 
 
-def _judgement(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> GenerateResponse:
+def _judgement(logprobs: Sequence[generation_pb2.TokenLogprob], token_bytes: TokenBytes) -> GenerateResponse:
     message = GenerateResponse(prompt_logprobs=logprobs)
     _tell(message.prompt_logprobs, token_bytes)
     return message
 
 
-def _pieces(logprobs: Sequence[TokenLogprob]) -> Iterator[Sequence[TokenLogprob]]:
+def _pieces(logprobs: Sequence[generation_pb2.TokenLogprob]) -> Iterator[Sequence[generation_pb2.TokenLogprob]]:
     for begin in range(0, len(logprobs), MAX_ENTRIES):
         yield logprobs[begin : begin + MAX_ENTRIES]
 
 
 def _end(result: GenerationResult, reason: AnswerEnd, asked: RequestContext) -> GenerationEnd:
-    usage = Usage(
+    usage = generation_pb2.Usage(
         prompt_token_count=result.num_prompt_tokens,
         cached_token_count=result.num_cached_tokens,
         completion_token_count=result.num_completion_tokens,
