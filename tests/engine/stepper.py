@@ -7,6 +7,7 @@ from collections import defaultdict
 from baton.engine.execution.pipeline import collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import export_cached
+from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest
 from baton.engine.runners.base import LayerKv
@@ -81,10 +82,13 @@ class Stepper:
 
     def admit_receiving(self) -> list[Sequence]:
         """Give blocks to sequences that only receive, as the engine does while a pass is in flight."""
-        step = self.scheduler.admit_receiving()
-        swap_blocks(self.runner, step.swaps, self.scheduler.offload.store)
+        admitted = self.scheduler.admit_receiving()
         self.check()
-        return step.admitted
+        return admitted
+
+    def copy_out(self) -> None:
+        """Copy out what blocks held that such sequences have got, as the engine does before anything is written."""
+        swap_blocks(self.runner, BlockSwaps(self.scheduler.take_uncopied()), self.scheduler.offload.store)
 
     def step(self, *, fails: bool = False) -> Step | None:
         """Schedule, compute, and end what is complete; or end all members where the pass fails."""
@@ -162,6 +166,7 @@ class Stepper:
 
     def write(self, sequence: Sequence, end: int) -> None:
         """Write the KV that the sequence lacks before a position, as another node would have made it."""
+        self.copy_out()
         for layer, states in enumerate(states_of(sequence.token_ids, 0, LAYOUT.num_layers)):
             missing = states[sequence.num_computed : end]
             kv = kv_of(missing, LAYOUT.layers[layer], LAYOUT.dtype)
@@ -179,6 +184,7 @@ class Stepper:
 
     def garble(self, sequence: Sequence) -> None:
         """Leave wrong KV in the blocks of a receiving sequence, as a broken stream does."""
+        self.copy_out()
         num_tokens = len(sequence.token_ids) - sequence.num_computed
         wrong = states_of([1] * num_tokens, 1000, LAYOUT.num_layers)
         for layer, spec in enumerate(LAYOUT.layers):

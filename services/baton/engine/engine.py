@@ -249,8 +249,8 @@ class Engine:
                 return False
             command()
             self._is_proven = False
-            if self._pipeline.is_in_flight:
-                self._admit_receiving()
+            if self._pipeline.is_in_flight:  # those whose KV comes from elsewhere need nothing of it
+                self._announce(self.scheduler.admit_receiving())
             if self._registry.has_news:  # a first token from elsewhere does not wait for the pass in flight
                 self._deliver()
             must_wait, began = False, self._clock() if must_wait else began
@@ -276,13 +276,6 @@ class Engine:
             with suppress(queue.Empty):
                 self._seen.append(self._commands.get(block=seconds > 0, timeout=seconds or None))
         return bool(self._seen)
-
-    def _admit_receiving(self) -> None:
-        """Let requests whose KV comes from elsewhere ask for it at once: they need nothing of the pass in flight."""
-        step = self.scheduler.admit_receiving()
-        if step.admitted:
-            self._pipeline.copy_out(step)
-            self._announce(step.admitted)
 
     def _announce(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:

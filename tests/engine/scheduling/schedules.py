@@ -89,6 +89,7 @@ def use_block(stepper: Stepper) -> None:
     """Overwrite a block that nobody holds, if there is one, as an examination of the device does."""
     pool = stepper.scheduler.pool
     if pool.num_available:
+        stepper.scheduler.take_uncopied()
         block_ids = pool.allocate(1)
         stepper.runner._states[block_ids] = 7
         stepper.runner._sums[block_ids] = 7 * LAYOUT.num_layers

@@ -102,7 +102,7 @@ class Scenery:
             if living and self._random.random() < 0.03:
                 self.scheduler.finish(gone := self._random.choice(living))
                 yield f"{number}: {gone.request_id} is gone"
-            if beside := self.scheduler.admit_receiving().admitted:
+            if beside := self.scheduler.admit_receiving():
                 yield f"{number}: beside the pass {names(beside)}"
             step = self.scheduler.schedule()
             if step.is_decode and step.spans and not has_waiting(self.scheduler) and self._random.random() < 0.3:

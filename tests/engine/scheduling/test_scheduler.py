@@ -11,6 +11,7 @@ from baton.engine.scheduling.scheduler import LEVEL_SECONDS
 from baton.engine.sequence import Phase
 from baton.errors import OutOfMemoryError
 from engine.rig import EOS, GREEDY, expected_tokens, prompt_of, request_of
+from engine.scheduling.schedules import check_contents
 from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, run
 
 
@@ -70,6 +71,27 @@ def test_a_reception_gets_its_blocks_without_a_pass(num_blocks: int, num_admitte
     assert behind.phase is Phase.RUNNING
     for sequence in (decoding, first, behind, last):
         stepper.scheduler.finish(sequence)
+
+
+@pytest.mark.parametrize("is_examined", [False, True])
+def test_what_a_reception_s_blocks_held_is_copied_out_before_it_is_overwritten(is_examined: bool) -> None:
+    """Not when it gets them, which would have it wait for the pass in flight; nor once the device was examined."""
+    stepper = Stepper(num_blocks=8, host_blocks=8)
+    stepper.add(request_of(prompt_of(16), params=replace(GREEDY, max_tokens=1)))
+    run(stepper)
+    params = replace(GREEDY, max_tokens=1)
+    receiving = stepper.add(request_of(prompt_of(31, seed=2), params=params, purpose=Purpose.RECEIVE))
+    store = stepper.scheduler.offload.store
+
+    assert stepper.admit_receiving() == [receiving]
+    assert store.num_blocks == 0
+    if is_examined:
+        stepper.scheduler.take_uncopied()
+    stepper.write(receiving, 31)
+
+    assert store.num_blocks == (0 if is_examined else 4)
+    check_contents(stepper)
+    stepper.scheduler.finish(receiving)
 
 
 def test_a_reception_leaves_their_slots_to_those_that_it_passes() -> None:

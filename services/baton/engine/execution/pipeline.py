@@ -144,11 +144,10 @@ class Pipeline:
             self._deliver()
             told.wait(_TELL_SECONDS)
 
-    def copy_out(self, step: Step) -> None:
-        """Copy out what a step's blocks held, behind the pass in flight; a failure fails those admitted."""
-        if step.swaps.outs:
-            with self._registry.failing(*step.admitted):
-                self._swap_blocks(step.swaps)
+    def copy_out(self) -> None:
+        """Copy out, behind the pass in flight, what blocks held that sequences have got meanwhile."""
+        if outs := self._scheduler.take_uncopied():
+            self._swap_blocks(BlockSwaps(outs))
 
     def _settle_early(self) -> None:
         """Process all but the last of several passes in a row, as they come; fewer if a command waits for the end."""
@@ -240,7 +239,7 @@ class Pipeline:
         self._step_seconds = self.pass_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0
         if result.failures or self._health.num_failed:
-            self._health.note([*result.token_ids, *(error for _, error in result.failures)])
+            self._note_health([*result.token_ids, *(error for _, error in result.failures)])
         self.num_steps += 1
         self._enter(result)
 
@@ -281,7 +280,12 @@ class Pipeline:
             with self._registry.failing(*members):
                 raise error
             self._scheduler.undo(step)
-        self._health.note(None)
+        self._note_health(None)
+
+    def _note_health(self, outcomes: list[object] | None) -> None:
+        """Enter what a pass gave. Who examines the device may take a block that is yet to be copied out: none is."""
+        self._scheduler.take_uncopied()
+        self._health.note(outcomes)
 
 
 class TokenChoice(Enum):

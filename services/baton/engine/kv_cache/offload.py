@@ -146,7 +146,7 @@ class Offload:
         """Give up what was to be copied out: it is overwritten."""
         self._evicted, self._spare = [], []
 
-    def drain(self, pool: BlockPool) -> list[SwapOut]:
+    def drain(self, pool: BlockPool | None = None) -> list[SwapOut]:
         """Return and forget what is to be copied out.
 
         All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
@@ -267,9 +267,9 @@ class Offload:
                 self.store.put(block_hash, content)
                 restore.num_read_blocks += 1
 
-    def _ahead(self, pool: BlockPool, num_blocks: int) -> list[SwapOut]:
+    def _ahead(self, pool: BlockPool | None, num_blocks: int) -> list[SwapOut]:
         """Return blocks that are to be taken next and are not in host memory, of so many."""
-        candidates = pool.next_evicted(max(0, num_blocks))
+        candidates = pool.next_evicted(max(0, num_blocks)) if pool else []
         return [SwapOut(*each) for each in candidates if each.block_hash not in self.store]
 
     def _max_blocks(self) -> int:

@@ -43,6 +43,7 @@ class Receptions:
             return
         sequence.is_rounded |= is_rounded
         with self._registry.failing(sequence):
+            self._pipeline.copy_out()
             num_kv_heads = self._runner.info.layout.layers[frame.layer_begin].num_kv_heads
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self._runner.block_tokens))
 

@@ -71,6 +71,7 @@ class Scheduler:
         self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
+        self._uncopied = list[SwapOut]()
         self._suspects = list[Sequence]()
         self._num_shared = 0
         """Passes since the last one that was a suspect's alone."""
@@ -148,21 +149,25 @@ class Scheduler:
         step.swaps.outs = self.swap_outs()
         return step
 
-    def admit_receiving(self) -> Step:
+    def admit_receiving(self) -> list[Sequence]:
         """Return who got blocks beside the pass in flight: sequences that only receive, which no pass need wait for.
 
-        What is to be copied out of their blocks is in the step's swaps; nothing is computed.
+        What their blocks hold is to be copied out before anything is written there, see `take_uncopied`.
         """
         step = Step.after(self._last)
         self.offload.forget_evicted()
         self.admission.admit_receiving(step)
-        if step.admitted:
-            step.swaps.outs = self.swap_outs()
-        return step
+        self._uncopied += self.offload.drain()
+        return step.admitted
+
+    def take_uncopied(self) -> list[SwapOut]:
+        """Return, once, what is to be copied out of blocks that sequences have got beside a pass."""
+        uncopied, self._uncopied = self._uncopied, []
+        return uncopied
 
     def swap_outs(self) -> list[SwapOut]:
         """Return, once, the blocks to copy to host memory: evicted since the last call, or next to be evicted."""
-        return self.offload.drain(self.pool)
+        return self.take_uncopied() + self.offload.drain(self.pool)
 
     def undo(self, step: Step) -> None:
         """Take back a pass that was in flight when one failed: its sequences that still run are computed again."""
