@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, Failed, TokenReady
+from baton.engine.execution.pipeline import Pass, Pipeline, TokenChoice
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
-from baton.engine.request_registry import Deliverable, deliver
+from baton.engine.request_registry import Deliverable, RequestRegistry, deliver
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.passes import MockPass
@@ -35,6 +36,7 @@ from engine.rig import (
     prompt_of,
     request_of,
 )
+from engine.stepper import Stepper
 
 ABILITIES = [(True, 8), (True, 1), (False, 8), (False, 1)]
 """Of a runner: whether a pass is launched before the output of the one before it is processed, and how many at once."""
@@ -311,3 +313,53 @@ def test_who_gets_kv_from_elsewhere_asks_for_it_while_a_prompt_is_computed() -> 
         engine.close()
 
     assert median(waits) < 0.25 * pass_seconds
+
+
+def test_positions_of_the_pass_in_flight_are_not_computed_yet() -> None:
+    """Launched is not computed: until a prompt's last pass is over, the load tells of it, and what is left is right."""
+    pass_seconds = 0.2
+    runner = MockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=pass_seconds)
+    engine = Engine(runner, SchedulerLimits(max_step_tokens=8), post=deliver)
+    listening, left = Listening(), list[tuple[float, int]]()
+    engine.start()
+    try:
+        params = replace(GREEDY, max_tokens=1)
+        engine.submit(request_of(prompt_of(40), params=params), listening.events.put)
+        while not any(isinstance(event, TokenReady) for event in listening.seen):
+            left.append((time.perf_counter(), engine.load().num_pending_prompt_tokens))
+            time.sleep(pass_seconds / 50)
+            listening.seen += [listening.events.get() for _ in range(listening.events.qsize())]
+        end = time.perf_counter()
+    finally:
+        engine.close()
+
+    told = [(seconds, num_tokens) for seconds, num_tokens in left if num_tokens]
+    assert end - told[-1][0] < 0.5 * pass_seconds
+    assert told[-1][1] == 8
+    too_early = [end - seconds > (num_tokens / 8 + 0.5) * pass_seconds for seconds, num_tokens in told]
+    assert sum(too_early) < 0.3 * len(told), "passes in flight count as computed"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_step_behind_prompts_is_left_alone_once_such_steps_are_known(is_known: bool) -> None:
+    """Who comes while it is computed joins the next pass: planned at once, that would be without it."""
+    stepper, now = Stepper(), [10.0]
+    stepper.add(request_of(prompt_of(4)))
+    for _ in range(3):
+        step = stepper.step()
+        assert step is not None
+        if is_known or not step.is_decode:
+            stepper.scheduler.note_pass(step, 0.5)
+    assert step.is_decode
+    pipeline = Pipeline(
+        stepper.runner,
+        stepper.scheduler,
+        RequestRegistry(stepper.scheduler, lambda: now[0]),
+        lambda: now[0],
+        deliver=lambda: None,
+        await_command=lambda _: False,
+    )
+    pipeline._in_flight, pipeline._free_since = Pass(step, None, TokenChoice.GREEDY), 10.0
+    pipeline._busy_seconds, pipeline.pass_seconds = 0.0, 0.5
+
+    assert pipeline.rest_seconds == pytest.approx(0.8 * 0.5 if is_known else 0.0, abs=0.05)
