@@ -298,10 +298,8 @@ class Engine:
     def _take_load(self) -> None:
         self._load_taken_at = self._clock()
         num_steps, reading = self._pipeline.num_steps, self._pipeline.reading.bytes_per_second
-        before, self._load = (
-            self._load,
-            self._registry.load(num_steps, self._ingest.landing, reading, self._pipeline.prompts_in_flight()),
-        )
+        before, in_flight = self._load, self._pipeline.prompts_in_flight()
+        self._load = self._registry.load(num_steps, self._ingest.landing, reading, in_flight)
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
         is_less = self._load.num_running + self._load.num_waiting < before.num_running + before.num_waiting
         if accepted or is_less or queued_placements(before) != queued_placements(self._load):

@@ -71,7 +71,7 @@ class Scheduler:
         self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
-        self._uncopied = list[SwapOut]()
+        self._uncopied = list[SwapOut]()  # of blocks that were given away beside a pass
         self._suspects = list[Sequence]()
         self._num_shared = 0
         """Passes since the last one that was a suspect's alone."""

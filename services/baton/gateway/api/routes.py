@@ -24,7 +24,6 @@ from baton.gateway.api.responses.answer import RESPONSES_ERRORS
 from baton.gateway.api.responses.endpoint import answer_responses
 from baton.gateway.api.responses.schema import UNSERVED as RESPONSES_UNSERVED
 from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
-from baton.gateway.api.tokenize import UNSERVED as TOKENIZE_UNSERVED
 from baton.gateway.api.tolerance import PROMISES, Unserved
 from baton.gateway.api.ui.page import InviteBody, Ui
 from baton.gateway.generation.generator import TextGenerator
@@ -97,7 +96,7 @@ def _own_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpo
             "Answer with the tokens of a text or a conversation.",
             tokenize.TokenizeAnswer,
             body=tokenize.TokenizeBody,
-            unserved=TOKENIZE_UNSERVED,
+            unserved=tokenize.UNSERVED,
             operation=names.OPERATION_TOKENIZE,
         ),
         post(

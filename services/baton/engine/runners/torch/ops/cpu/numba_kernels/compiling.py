@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial, wraps
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,14 @@ def kernel(function: Any) -> Any:
 
     The machine code is kept in `NUMBA_CACHE_DIR`, beside the source or in the user's cache, whichever can be written.
     """
-    return _kept(njit, function)
+    compiled = _kept(njit, function)  # compiles, or takes from the folder, when it knows the kinds of arguments
+    compiled.compile = _in_turn(compiled.compile, function)
+    return compiled
 
 
 def native(signature: Any) -> Callable[[Any], Any]:
     """Return a decorator that compiles a function at once, as one that has an `address` and takes pointers."""
-    return lambda function: _kept(partial(cfunc, signature), function)
+    return lambda function: _in_turn(partial(_kept, partial(cfunc, signature)), function)(function)
 
 
 def digest_of(sources: Path) -> str:
@@ -61,21 +63,19 @@ def _use_folder_of_sources() -> None:
 def _kept(compiler: Callable[..., Any], function: Any) -> Any:
     _use_folder_of_sources()
     try:
-        with _turn_of(function):
-            compiled = compiler(cache=True, **_OPTIONS)(function)
+        return compiler(cache=True, **_OPTIONS)(function)
     except RuntimeError as error:  # no folder
         _tell_that_nothing_is_kept(str(error).partition(":")[2].strip())
         return compiler(**_OPTIONS)(function)
-    if compiler is njit:  # which compiles, or takes from the folder, when it knows the kinds of arguments
-        compiled.compile = _in_turn(compiled.compile, function)
-    return compiled
 
 
-def _in_turn(compile_kinds: Callable[..., Any], function: Any) -> Callable[..., Any]:
-    @wraps(compile_kinds)
+def _in_turn(compiling: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    """Return what compiles a function while no other process does."""
+
     def compile_in_turn(*arguments: Any) -> Any:
+        _use_folder_of_sources()
         with _turn_of(function):
-            return compile_kinds(*arguments)
+            return compiling(*arguments)
 
     return compile_in_turn
 
@@ -89,12 +89,12 @@ def _turn_of(function: Any) -> Iterator[None]:
             path = Path(config.CACHE_DIR, f"{function.__module__}.{function.__name__}.lock")
             descriptor = stack.enter_context(path.open("ab")).fileno()
             latest = time.monotonic() + _LONGEST_WAIT_SECONDS
-            while not _is_locked(descriptor) and time.monotonic() < latest:
+            while not _took_lock(descriptor) and time.monotonic() < latest:
                 time.sleep(0.05)
         yield
 
 
-def _is_locked(descriptor: int) -> bool:
+def _took_lock(descriptor: int) -> bool:
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
