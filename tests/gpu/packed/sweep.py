@@ -117,15 +117,18 @@ def graph_seconds(calls: Sequence[Callable[[], object]]) -> float:
     return float(statistics.median(times))
 
 
-def timed(device: torch.device) -> Iterator[dict[str, object]]:
+def timed(chosen: Sequence[Item], device: torch.device) -> Iterator[dict[str, object]]:
     """Yield a line per item; those whose sizes a device does not bear say why."""
     arrivals = torch.zeros(1 << 15, dtype=torch.int32, device=device)
     for name, shape in ((name, shape) for name in FORMATS for shape in SHAPES):
+        own = [item for item in chosen if (item.format, item.shape) == (name, shape)]
+        if not own:
+            continue
         first = random_packed(name, shape, device)
         num_bytes = first.words.nbytes + first.scales.nbytes
         copies = [first, *(random_packed(name, shape, device) for _ in range(max(1, _COLD_BYTES // num_bytes)))]
         num_calls = len(copies) * max(1, int(_GRAPH_SECONDS * 2.5e12 / num_bytes / len(copies)))
-        for item in (item for item in items() if (item.format, item.shape) == (name, shape)):
+        for item in own:
             rows = torch.randn(item.num_rows, first.num_inputs, device=device).bfloat16()
             line = {"format": name, "shape": shape, "num_rows": item.num_rows, **_told(item.plan)}
             try:
@@ -154,7 +157,7 @@ def _num_multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def compile_share(index: int, count: int, device: torch.device) -> None:
+def compile_share(chosen: Sequence[Item], index: int, count: int, device: torch.device) -> None:
     """Compile one of so many shares of all variants, for Triton's cache on disk."""
     arrivals = torch.zeros(1 << 15, dtype=torch.int32, device=device)
     variants = {
@@ -164,7 +167,7 @@ def compile_share(index: int, count: int, device: torch.device) -> None:
             *item.plan.tiling._replace(splits=min(2, item.plan.tiling.splits)),
             *item.plan[1:],
         ): item
-        for item in items()
+        for item in chosen
     }
     for item in list(variants.values())[index::count]:
         weight = random_packed(item.format, item.shape, device)
@@ -188,15 +191,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--share", type=int, default=-1, help="which worker this is")
+    parser.add_argument("--formats", nargs="*", default=[*FORMATS])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 16, 32])
     options, device, started = parser.parse_args(arguments), torch.device("cuda"), time.perf_counter()
+    chosen = [item for item in items() if item.format in options.formats and item.num_rows in options.rows]
     if options.share >= 0:
-        compile_share(options.share, options.workers, device)
+        compile_share(chosen, options.share, options.workers, device)
         return 0
-    command = [sys.executable, "-m", "gpu.packed.sweep", "--workers", str(options.workers), "--share"]
+    command = [sys.executable, "-m", "gpu.packed.sweep", "--workers", str(options.workers)]
+    command += ["--formats", *options.formats, "--rows", *map(str, options.rows), "--share"]
     for worker in [subprocess.Popen([*command, str(index)]) for index in range(options.workers)]:
         worker.wait()
     print(f"compiled in {time.perf_counter() - started:.0f} s", flush=True)
-    copied, lines = copied_bytes_per_second(device), list(timed(device))
+    copied, lines = copied_bytes_per_second(device), list[dict[str, object]]()
+    for line in timed(chosen, device):
+        lines.append(line)
+        if options.out and "expanded" in line:  # what a run that is cut short leaves
+            _write(options.out, device, copied, lines)
     products: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for line in lines:
         if "bytes_per_second" in line:
@@ -207,10 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]:
             share = float(str(line["bytes_per_second"])) / copied
             print(*name, f"{line['us']:.1f} us, {share:.2f} of a copy's rate:", json.dumps(line))
-    if options.out:
-        found = {"device": torch.cuda.get_device_name(device), "copied_bytes_per_second": copied, "lines": lines}
-        options.out.write_text(json.dumps(found, indent=1))
     return 0
+
+
+def _write(path: Path, device: torch.device, copied: float, lines: Sequence[dict[str, object]]) -> None:
+    found = {"device": torch.cuda.get_device_name(device), "copied_bytes_per_second": copied, "lines": lines}
+    path.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
