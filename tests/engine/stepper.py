@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from baton.engine.execution.pipeline import collect, launch, token_choice_of
+from baton.engine.execution.host_sampling import token_choice_of
+from baton.engine.execution.pipeline import collect, launch
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.kv_cache.offload import BlockSwaps

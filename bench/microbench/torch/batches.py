@@ -19,6 +19,7 @@ from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import deliver
 from baton.engine.runners.base import Runner, Span
 from baton.errors import BatonError
+from baton.rpc.process import freeze_loaded_objects
 
 _TIMEOUT_SECONDS = 300.0
 
@@ -97,9 +98,11 @@ def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_ste
     engine.start()
     try:
         _answer_all(engine, [([7] * 8, 4)], temperature, events)
+        requests = workload.requests()
+        freeze_loaded_objects()  # as a node does, once it has started
         clock.reset()
         started = time.perf_counter()
-        num_tokens = _answer_all(engine, workload.requests(), temperature, events)
+        num_tokens = _answer_all(engine, requests, temperature, events)
         seconds = time.perf_counter() - started
         host_seconds = clock.ended_seconds - clock.begun_seconds - clock.waited_seconds
         return Throughput(num_tokens, seconds, clock.num_steps, host_seconds)
@@ -136,10 +139,12 @@ def run_transformers(model: Any, workload: Workload, *, num_cache_blocks: int, m
             num_blocks=num_cache_blocks, max_batch_tokens=max_step_tokens
         ),
     )
+    requests = workload.requests()
+    freeze_loaded_objects()
     manager.start()
     try:
         started = time.perf_counter()
-        for prompt, num_output in workload.requests():
+        for prompt, num_output in requests:
             manager.add_request(prompt, max_new_tokens=num_output)
         num_tokens = 0
         for _ in range(workload.num_requests):

@@ -60,12 +60,9 @@ class Joiner:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._token = token
-        self._node_id = node_id
-        self._membership = membership
-        self._find = find
-        self._sleep = sleep
-        self._now = now
+        self._token, self._node_id = token, node_id
+        self._membership, self._find = membership, find
+        self._sleep, self._now = sleep, now
 
     @property
     def identity(self) -> TlsIdentity:

@@ -84,12 +84,9 @@ class Engine:
             disk=self._disk_tier,
             num_state_slots=runner.num_state_slots,
         )
-        self._post = post
-        self._on_block_events = on_block_events
-        self._on_fatal = on_fatal
-        self._on_queue_change = on_queue_change
-        self._max_waiting = max_waiting
-        self._clock = clock
+        self._post, self._on_block_events = post, on_block_events
+        self._on_fatal, self._on_queue_change = on_fatal, on_queue_change
+        self._max_waiting, self._clock = max_waiting, clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
         self._registry = RequestRegistry(self.scheduler, clock)
@@ -216,6 +213,7 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_commands():
+                self._pipeline.begin_planning()
                 self._exchange()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
@@ -239,9 +237,10 @@ class Engine:
             if rest_seconds and not must_wait and self._writes_beside(rest_seconds):
                 continue
             try:
-                command = self._next_command(rest_seconds)
+                look_seconds = None if rest_seconds is None else min(rest_seconds, self.runner.look_seconds)
+                command = self._next_command(look_seconds)
             except queue.Empty:
-                if must_wait:
+                if must_wait or self._pipeline.rest_seconds:
                     continue
                 self._pipeline.note_rest(self._clock() - began)
                 return True

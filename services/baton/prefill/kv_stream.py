@@ -11,24 +11,9 @@ from opentelemetry import trace
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.runners.base import LayerKv
 from baton.internal.v1 import kv_pb2, prefill_service_pb2
+from baton.kv import stream
 from baton.kv.kv_format import KvLayout, LayerSpec
-from baton.kv.stream import (
-    KvFrame,
-    KvProgress,
-    StreamLedger,
-    StreamTotals,
-    frame_groups,
-    header_crc32c,
-    kind_of,
-    tokens_crc32c,
-)
-from baton.kv_transport.frame_codec import (
-    EncodedFrame,
-    SharedMemoryWriter,
-    encode_frame,
-    open_shared_memory,
-    totals_to_proto,
-)
+from baton.kv_transport import frame_codec
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.requests import token_to_proto
 from baton.node.sensors.monitor import NodeMonitor
@@ -38,7 +23,7 @@ from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds
 
-Message = prefill_service_pb2.PrefillResponse | EncodedFrame
+Message = prefill_service_pb2.PrefillResponse | frame_codec.EncodedFrame
 """What is sent."""
 
 
@@ -53,15 +38,15 @@ class FrameExport:
     def __init__(
         self,
         layout: KvLayout,
-        owed: KvProgress,
+        owed: stream.KvProgress,
         layers_per_frame: int,
-        put: Callable[[KvFrame], None],
+        put: Callable[[stream.KvFrame], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._layout = layout
         self._next_token = list(owed.next_tokens)
         self._num_tokens = owed.num_tokens
-        self._last_layers = frozenset(group.stop - 1 for group in frame_groups(layout, layers_per_frame))
+        self._last_layers = frozenset(group.stop - 1 for group in stream.frame_groups(layout, layers_per_frame))
         self._pieces: list[_Piece] = []
         self._put = put
         self._clock = clock
@@ -95,7 +80,7 @@ class FrameExport:
             return
         first = pieces[0]
         self._put(
-            KvFrame(
+            stream.KvFrame(
                 layer_begin=first.layer,
                 num_layers=len(pieces),
                 token_begin=first.positions.start,
@@ -103,7 +88,7 @@ class FrameExport:
                 keys=_joined([piece.kv.keys for piece in pieces]),
                 values=_joined([piece.kv.values for piece in pieces]),
                 ready_seconds=self._clock() - self._started,
-                kind=kind_of(self._layout.layers[first.layer]),
+                kind=stream.kind_of(self._layout.layers[first.layer]),
                 state=self._layout.layers[first.layer].state,
             )
         )
@@ -129,9 +114,9 @@ class StreamMessages:
         self,
         layout: KvLayout,
         request: ReceivedRequest,
-        owed: KvProgress,
+        owed: stream.KvProgress,
         monitor: NodeMonitor,
-        on_sending: Callable[[KvFrame], None],
+        on_sending: Callable[[stream.KvFrame], None],
         transfer_answer: bytes,
     ) -> None:
         self._layout = layout
@@ -140,12 +125,12 @@ class StreamMessages:
         self._transfer_answer = transfer_answer
         self._token_ids = request.message.token_ids
         self._key = request.crc32c
-        self._ledger = StreamLedger(layout, owed, request.crc32c)
+        self._ledger = stream.StreamLedger(layout, owed, request.crc32c)
         self._started_at = time.time_ns()
         self._spans = LayerSpans("compute", lambda: 0.0)
         self._last_ready_seconds = 0.0
         self._request = request.message
-        self._outlet: SharedMemoryWriter | None = None
+        self._outlet: frame_codec.SharedMemoryWriter | None = None
         self._is_closed = False
         self.is_complete = False
         """Whether the summary has been made."""
@@ -157,7 +142,7 @@ class StreamMessages:
 
     def layout(self) -> Message:
         """Return the first message. Opens the memory that the caller offers, which may take a moment."""
-        outlet = self._outlet = open_shared_memory(self._request)
+        outlet = self._outlet = frame_codec.open_shared_memory(self._request)
         if outlet is not None:
             trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
             if self._is_closed:
@@ -182,7 +167,7 @@ class StreamMessages:
         Waits as long for room in the caller's memory; None: as long as the stream runs. Raises BatonError if the
         request has failed, TimeoutError if there is no room in time.
         """
-        if isinstance(item, KvFrame):
+        if isinstance(item, stream.KvFrame):
             yield self._frame(item, timeout_seconds)
         elif isinstance(item, TokenReady):
             yield self._first_token(item)
@@ -193,7 +178,7 @@ class StreamMessages:
             yield prefill_service_pb2.PrefillResponse(summary=_summary(item, self._ledger.totals, self._monitor))
 
     def _first_token(self, ready: TokenReady) -> prefill_service_pb2.PrefillResponse:
-        crc = tokens_crc32c(self._token_ids, ready.token.token_id)
+        crc = stream.tokens_crc32c(self._token_ids, ready.token.token_id)
         message = prefill_service_pb2.FirstToken(token=token_to_proto(ready.token), crc32c=crc)
         if (work := ready.prompt_work) is not None:
             message.queue_duration.CopyFrom(duration_from_seconds(work.queue_seconds))
@@ -202,7 +187,7 @@ class StreamMessages:
             message.shared_token_count = work.num_shared_tokens
         return prefill_service_pb2.PrefillResponse(first_token=message)
 
-    def _frame(self, frame: KvFrame, timeout_seconds: float | None) -> EncodedFrame:
+    def _frame(self, frame: stream.KvFrame, timeout_seconds: float | None) -> frame_codec.EncodedFrame:
         self._on_sending(frame)
         sequence_number, crc = self._ledger.append(frame)
         attributes = frame_attributes(frame)
@@ -211,10 +196,10 @@ class StreamMessages:
         trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
         self._spans.add(frame, self._last_ready_seconds, frame.ready_seconds)
         self._last_ready_seconds = frame.ready_seconds
-        header_crc = header_crc32c(self._key, sequence_number, frame, crc)
+        header_crc = stream.header_crc32c(self._key, sequence_number, frame, crc)
         outlet = self._outlet
         if outlet is None:
-            return encode_frame(frame, sequence_number, crc, header_crc)
+            return frame_codec.encode_frame(frame, sequence_number, crc, header_crc)
         return outlet.encode(frame, sequence_number, crc, header_crc, timeout_seconds)
 
 
@@ -239,7 +224,7 @@ def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_c
     )
 
 
-def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
+def _summary(ended: Ended, totals: stream.StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
     summary = kv_pb2.KvSummary(
         cached_token_count=ended.num_cached_tokens,
         shared_token_count=ended.num_shared_tokens,
@@ -248,5 +233,5 @@ def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2
         peak_memory_byte_count=monitor.peak_memory_bytes(),
         energy_joules=monitor.energy_joules(ended.decode_seconds + ended.prefill_seconds, ended.decode_seconds),
     )
-    summary.MergeFrom(totals_to_proto(totals))
+    summary.MergeFrom(frame_codec.totals_to_proto(totals))
     return summary

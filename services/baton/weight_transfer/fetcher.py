@@ -141,12 +141,9 @@ class _Fetch:
         pace: Pace,
         patience_seconds: float,
     ) -> None:
-        self._manifest = manifest
-        self._stubs = stubs
-        self._store = store
-        self._on_progress = on_progress
-        self._pace = pace
-        self._patience_seconds = patience_seconds
+        self._manifest, self._stubs = manifest, stubs
+        self._store, self._on_progress = store, on_progress
+        self._pace, self._patience_seconds = pace, patience_seconds
         self._streams = asyncio.Semaphore(_NUM_FILES)
         self._held: dict[str, int] = {}
         """Bytes of each file, by name, that are here."""

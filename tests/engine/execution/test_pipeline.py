@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, Failed, TokenReady
-from baton.engine.execution.pipeline import Pass, Pipeline, TokenChoice
+from baton.engine.execution.host_sampling import TokenChoice
+from baton.engine.execution.pipeline import Pass, Pipeline
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.request_registry import Deliverable, RequestRegistry, deliver
@@ -351,6 +352,7 @@ def test_a_step_behind_prompts_is_left_alone_once_such_steps_are_known(is_known:
         if is_known or not step.is_decode:
             stepper.scheduler.note_pass(step, 0.5)
     assert step.is_decode
+    step.num_collected = 0
     pipeline = Pipeline(
         stepper.runner,
         stepper.scheduler,
@@ -363,3 +365,92 @@ def test_a_step_behind_prompts_is_left_alone_once_such_steps_are_known(is_known:
     pipeline._busy_seconds, pipeline.pass_seconds = 0.0, 0.5
 
     assert pipeline.rest_seconds == pytest.approx(0.8 * 0.5 if is_known else 0.0, abs=0.05)
+
+
+class TimedDevice:
+    """A mock runner before a device of its own time, in which a step takes 1 second."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.now, self.free_at, self.left = 100.0, 0.0, list[float]()
+        self._launch = stepper.runner.launch
+        stepper.runner.launch = self.launch  # type: ignore[method-assign]
+        stepper.runner.is_over = lambda _: self.now >= self.free_at  # type: ignore[method-assign]
+
+    def launch(self, spans: Sequence[Span], *, num_steps: int = 1, **options: Any) -> Launched:
+        """Begin a pass behind those before it."""
+        launched = self._launch(spans, num_steps=num_steps, **options)
+        assert isinstance(launched, MockPass)
+        self.left.append(self.free_at - self.now)
+        begin = max(self.now, self.free_at)
+        ends = [begin + step + 1.0 for step in range(num_steps)]
+        self.free_at = ends[-1]
+        timed = MockPass(launched.chosen, ends, 0, self.wait_until, lambda _, num: num)
+        timed.logits = launched.logits  # type: ignore[method-assign]
+        return timed
+
+    def wait_until(self, end: float) -> None:
+        """Pass the time until a step is over."""
+        self.now = max(self.now, end)
+
+    def rest(self, seconds: float) -> bool:
+        """Pass some time in which no command comes."""
+        self.now += seconds
+        return False
+
+
+@pytest.mark.parametrize("planning", [0.05, 0.4, 0.9, 1.5, 3.2])
+def test_the_device_does_not_wait_while_the_next_launch_is_planned(planning: float) -> None:
+    """However many steps that takes; nor is it planned much earlier, for who comes meanwhile would not be in it."""
+    stepper = Stepper(num_blocks=64)
+    device = TimedDevice(stepper)
+    registry = RequestRegistry(stepper.scheduler, lambda: device.now)
+    pipeline = Pipeline(
+        stepper.runner,
+        stepper.scheduler,
+        registry,
+        lambda: device.now,
+        deliver=lambda: None,
+        await_command=device.rest,
+    )
+    params = replace(GREEDY, max_tokens=90)
+    sequences = [stepper.add(request_of(prompt_of(4, seed), f"r{seed}", params)) for seed in range(2)]
+    for sequence in sequences:
+        registry.add(sequence, lambda _: None)
+    for _ in range(12):
+        seconds = pipeline.rest_seconds
+        device.rest(seconds)
+        pipeline.note_rest(seconds)
+        pipeline.begin_planning()
+        device.now += planning
+        pipeline.run(stepper.scheduler.schedule())
+
+    assert min(device.left[3:]) >= 0.0, device.left
+    assert max(device.left[3:]) < 1.0, device.left
+    for seed, sequence in enumerate(sequences):
+        told = sequence.token_ids[4:]
+        assert len(told) > 16
+        assert told == expected_tokens(prompt_of(4, seed), len(told))
+
+
+def test_a_device_that_is_over_sooner_than_expected_is_not_left_alone() -> None:
+    """What a prompt takes is told by those before it, which may have been of another kind."""
+    stepper = Stepper(max_step_tokens=64)
+    device = TimedDevice(stepper)
+    for length in (2, 40):
+        stepper.add(request_of(prompt_of(length), f"r{length}"))
+        step = stepper.scheduler.schedule()
+        stepper.scheduler.note_pass(step, 5.0)
+    pipeline = Pipeline(
+        stepper.runner,
+        stepper.scheduler,
+        RequestRegistry(stepper.scheduler, lambda: device.now),
+        lambda: device.now,
+        deliver=lambda: None,
+        await_command=device.rest,
+    )
+    pipeline._in_flight = Pass(step, device.launch(step.spans), TokenChoice.GREEDY)
+    pipeline._free_since, pipeline._busy_seconds, pipeline.pass_seconds = device.now, 0.0, 5.0
+
+    assert pipeline.rest_seconds > 0.0
+    device.now = device.free_at
+    assert pipeline.rest_seconds == 0.0

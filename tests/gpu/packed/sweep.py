@@ -1,16 +1,8 @@
 """Times products by packed weights on a GPU, by kernels and tilings: which are to be served.
 
-Run `PYTHONPATH=services:.:tests python -m gpu.packed.sweep --out packed.json` (two minutes on 16 cores) after
-`pytest tests/gpu/packed`. Workers compile all variants first; then each is timed in a CUDA graph, Llama-3-8B's
-weights in several copies, so that no cache holds them. To be decided by its lines:
-
-- whether the candidate takes the place of `packed_kernel.multiply` for up to 16 rows (`blocks` above 0), with what
-  blocks, warps and stages for which numbers of outputs: `packed_linear.tiling_for`;
-- whether launches that begin early (`is_early`) are worth their conditions in captured steps;
-- up to how many rows of whole numbers of 4 bits codes are multiplied as they are, and what tiling 32 rows take.
-
-Known of an H200 (4.19 TB/s), of the kernel before codes were multiplied: 2.58 ms for the products of a step in 4 bits,
-of which reading the weights takes 1.0; a launch cost 5 us besides, of which the sums over splits take about 2.
+Run `PYTHONPATH=services:.:tests python -m gpu.packed.sweep --out packed.json`. Workers compile all variants first; then
+each is timed in a CUDA graph, Llama-3-8B's weights in several copies, so that no cache holds them. What it has decided
+is in `packed_linear.tiling_for`, what it has printed in bench/results/gpu.json.
 """
 
 from __future__ import annotations
@@ -31,7 +23,6 @@ import torch
 
 from baton.engine.runners.torch.ops.cuda.packed_linear import Tiling, expanded, multiply, tiling_for
 from baton.engine.runners.torch.ops.cuda.packed_weight import Format, PackedWeight
-from gpu.packed.candidate import Plan, candidate_product
 
 SHAPES = {
     "qkv": (6144, 4096),
@@ -53,24 +44,18 @@ class Item(NamedTuple):
     format: str
     shape: str
     num_rows: int
-    plan: Plan
+    tiling: Tiling
 
 
 def items() -> Iterator[Item]:
-    """Yield what is timed: what is served, and what may take its place."""
+    """Yield what is timed: what is served, and what might take its place."""
     for name, shape in ((name, shape) for name in FORMATS for shape in SHAPES):
-        for num_rows in (1, 16, 32):
-            by_codes = name == "int4" and num_rows <= 16
+        for num_rows, by_codes in ((1, True), (16, True), (32, False), (32, True)):
+            by_codes = by_codes and name == "int4"
             for outputs, warps, stages in ((64, 2, 3), (64, 2, 4), (64, 4, 3), (128, 4, 3)):
                 for splits in (1, 2, 4, 8):
                     rows = max(8, num_rows)
-                    yield Item(name, shape, num_rows, Plan(Tiling(outputs, rows, splits, warps, stages, by_codes)))
-            if num_rows > 16:
-                continue
-            for blocks, stages in ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2)):
-                for splits, is_early in ((1, False), (2, False), (1, True)):
-                    tiling = Tiling(32, max(8, num_rows), splits, blocks, stages, by_codes)
-                    yield Item(name, shape, num_rows, Plan(tiling, blocks, is_early))
+                    yield Item(name, shape, num_rows, Tiling(outputs, rows, splits, warps, stages, by_codes))
 
 
 def random_packed(name: str, shape: str, device: torch.device) -> PackedWeight:
@@ -87,13 +72,6 @@ def random_packed(name: str, shape: str, device: torch.device) -> PackedWeight:
         pairs = torch.rand(*groups, 2, device=device).mul_(0.01).bfloat16()
         scales = pairs.view(torch.int32)[..., 0].contiguous()
     return PackedWeight(words, scales, num_inputs, kind)
-
-
-def product(rows: torch.Tensor, weight: PackedWeight, arrivals: torch.Tensor, plan: Plan) -> torch.Tensor:
-    """Return a product by the kernel of a plan."""
-    if plan.blocks:
-        return candidate_product(rows, weight, None, arrivals, plan)
-    return multiply(rows, weight, None, arrivals, plan.tiling)
 
 
 def graph_seconds(calls: Sequence[Callable[[], object]]) -> float:
@@ -130,7 +108,7 @@ def timed(chosen: Sequence[Item], device: torch.device) -> Iterator[dict[str, ob
         num_calls = len(copies) * max(1, int(_GRAPH_SECONDS * 2.5e12 / num_bytes / len(copies)))
         for item in own:
             rows = torch.randn(item.num_rows, first.num_inputs, device=device).bfloat16()
-            line = {"format": name, "shape": shape, "num_rows": item.num_rows, **_told(item.plan)}
+            line = {"format": name, "shape": shape, "num_rows": item.num_rows, **item.tiling._asdict()}
             try:
                 seconds = graph_seconds(
                     [_call(rows, copies[i % len(copies)], arrivals, item) for i in range(num_calls)]
@@ -139,18 +117,14 @@ def timed(chosen: Sequence[Item], device: torch.device) -> Iterator[dict[str, ob
                 yield line | {"error": f"{type(error).__name__}: {error}"[:200]}
                 continue
             served = tiling_for(item.num_rows, first, torch.bfloat16, _num_multiprocessors(device))
-            is_served = not item.plan.blocks and item.plan.tiling == served
+            is_served = item.tiling == served
             yield line | {"us": seconds * 1e6, "bytes_per_second": num_bytes / seconds, "is_served": is_served}
         seconds = graph_seconds([partial(expanded, first, 0, 4096, torch.bfloat16)] * 8)
         yield {"format": name, "shape": shape, "expanded": 4096, "us": seconds * 1e6}
 
 
 def _call(rows: torch.Tensor, weight: PackedWeight, arrivals: torch.Tensor, item: Item) -> Callable[[], torch.Tensor]:
-    return lambda: product(rows, weight, arrivals, item.plan)
-
-
-def _told(plan: Plan) -> dict[str, object]:
-    return {**plan.tiling._asdict(), "blocks": plan.blocks, "is_early": plan.is_early}
+    return lambda: multiply(rows, weight, None, arrivals, item.tiling)
 
 
 def _num_multiprocessors(device: torch.device) -> int:
@@ -161,19 +135,13 @@ def compile_share(chosen: Sequence[Item], index: int, count: int, device: torch.
     """Compile one of so many shares of all variants, for Triton's cache on disk."""
     arrivals = torch.zeros(1 << 15, dtype=torch.int32, device=device)
     variants = {
-        (
-            item.format,
-            item.shape,
-            *item.plan.tiling._replace(splits=min(2, item.plan.tiling.splits)),
-            *item.plan[1:],
-        ): item
-        for item in chosen
+        (item.format, item.shape, item.tiling._replace(splits=min(2, item.tiling.splits))): item for item in chosen
     }
     for item in list(variants.values())[index::count]:
         weight = random_packed(item.format, item.shape, device)
         rows = torch.zeros(item.num_rows, weight.num_inputs, device=device, dtype=torch.bfloat16)
         try:
-            product(rows, weight, arrivals, item.plan)
+            multiply(rows, weight, None, arrivals, item.tiling)
         except Exception as error:
             print(item, error, file=sys.stderr)
 

@@ -7,16 +7,7 @@ import logging
 import time
 from dataclasses import replace
 
-from baton.decode.kv_stream.reader import (
-    KvStreamReader,
-    SilentStreamError,
-    StreamPromise,
-    StreamTerms,
-    Timeouts,
-    grpc_call,
-    reason_of,
-    timed,
-)
+from baton.decode.kv_stream import reader
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.decode.kv_stream.recovery import LOCAL_MARGIN, local_seconds
 from baton.decode.peers import PeerSet
@@ -42,7 +33,7 @@ from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 log = logging.getLogger(__name__)
 
 
-class BlockPull(KvStreamReader):
+class BlockPull(reader.KvStreamReader):
     """Takes cached blocks for one request, which waits in the engine.
 
     Invariant: when `run` has returned, the engine has been told how much of the prompt is here and computes the rest,
@@ -59,7 +50,7 @@ class BlockPull(KvStreamReader):
         admitted: Admitted,
         *,
         budget: ReceiveBudget,
-        timeouts: Timeouts,
+        timeouts: reader.Timeouts,
         deadline: float | None,
         metrics: Metrics,
     ) -> None:
@@ -105,7 +96,7 @@ class BlockPull(KvStreamReader):
             if self._request.block_hashes and not await self._pull():
                 outcome = "ABSENT"
         except BatonError as error:
-            outcome = self._break_reason = reason_of(error)
+            outcome = self._break_reason = reader.reason_of(error)
             log.warning("pull_broke request=%s node=%s cause=%s", self.engine_id, self._node_id, error)
         except Exception:  # the edge of the stream: the request must not hang on a bug in it
             log.exception("pull_failed request=%s", self.engine_id)
@@ -134,7 +125,7 @@ class BlockPull(KvStreamReader):
         )
         self._request.transfer.CopyFrom(shown)
         attributes: dict[str, str | int] = {names.CACHED_TOKENS: self._num_cached, names.PULL_NODE_ID: self._node_id}
-        terms = StreamTerms(
+        terms = reader.StreamTerms(
             replace(self._layout, wire=wire_from_proto(self._request, self._layout)),
             request_crc32c(serialize_request(self._request)),
             is_converted=False,
@@ -143,24 +134,24 @@ class BlockPull(KvStreamReader):
         with client_span(PULL_PATH, self._nodes.address(self._node_id), names.SPAN_RECEIVE_KV, attributes):
             try:
                 call = stub.PullBlocks(self._request, metadata=current_metadata())
-                async with asyncio.timeout_at(self._latest), grpc_call(call) as messages:
+                async with asyncio.timeout_at(self._latest), reader.grpc_call(call) as messages:
                     # No queue stands before the first message: the node only reads.
-                    timeouts = Timeouts(self._frame_seconds, self._frame_seconds)
-                    await self._read(timed(aiter(messages), timeouts), terms)
+                    timeouts = reader.Timeouts(self._frame_seconds, self._frame_seconds)
+                    await self._read(reader.timed(aiter(messages), timeouts), terms)
             except TimeoutError:
-                raise SilentStreamError(
+                raise reader.SilentStreamError(
                     "the stream left no more time than computing takes here", reason="DEADLINE"
                 ) from None
         return self._num_promised == self._num_wanted
 
-    def _promise(self, message: block_service_pb2.PullBlocksResponse) -> StreamPromise:
+    def _promise(self, message: block_service_pb2.PullBlocksResponse) -> reader.StreamPromise:
         if not 0 <= message.block_count <= self._num_wanted:
             raise StreamBrokenError(f"the node promises {message.block_count} of {self._num_wanted} blocks")
         self._num_promised = message.block_count
         block_tokens = self._request.block_token_count
         begin = self._request.block_begin * block_tokens
         owed = KvProgress.begin(self._layout, begin, begin + message.block_count * block_tokens)
-        return StreamPromise(owed, message.request_crc32c)
+        return reader.StreamPromise(owed, message.request_crc32c)
 
     def _take_summary(self, summary: kv_pb2.KvSummary) -> None:
         """Take nothing: all that counts has been written."""

@@ -12,15 +12,7 @@ from typing import Literal
 
 from opentelemetry import trace
 
-from baton.decode.kv_stream.reader import (
-    KvStreamReader,
-    SilentStreamError,
-    StreamPromise,
-    StreamTerms,
-    Timeouts,
-    grpc_call,
-    timed,
-)
+from baton.decode.kv_stream import reader
 from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import LinkMeter, Reception
 from baton.engine.engine import Engine
@@ -46,7 +38,7 @@ TransportChoice = Literal["auto", "grpc", "fast", "shared"]
 the first of shared memory, fast path and gRPC library that works."""
 
 
-class PrefillReader(KvStreamReader):
+class PrefillReader(reader.KvStreamReader):
     """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once."""
 
     def __init__(
@@ -56,7 +48,7 @@ class PrefillReader(KvStreamReader):
         progress: KvProgress,
         layout: KvLayout,
         budget: ReceiveBudget,
-        timeouts: Timeouts,
+        timeouts: reader.Timeouts,
     ) -> None:
         super().__init__(engine, engine_id, progress, layout, budget)
         self.has_first_token = False
@@ -80,17 +72,19 @@ class PrefillReader(KvStreamReader):
                 async with asyncio.timeout(limit):
                     messages = await stack.enter_async_context(source.prefill(request, self.reception))
             except TimeoutError:
-                raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
+                raise reader.SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
-            terms = StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
-            await self._read(timed(messages, self._timeouts), terms)
+            terms = reader.StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
+            await self._read(reader.timed(messages, self._timeouts), terms)
 
     def commit(self) -> None:
         """Tell the engine that the KV is complete: it may decode."""
         self._engine.commit_kv(self.engine_id)
 
-    def _promise(self, message: prefill_service_pb2.PrefillResponse) -> StreamPromise:
-        return StreamPromise(self.progress, message.request_crc32c if message.HasField("request_crc32c") else None)
+    def _promise(self, message: prefill_service_pb2.PrefillResponse) -> reader.StreamPromise:
+        return reader.StreamPromise(
+            self.progress, message.request_crc32c if message.HasField("request_crc32c") else None
+        )
 
     def _take_element(self, element: str | None, message: prefill_service_pb2.PrefillResponse) -> None:
         if element != "first_token" or self._has_streams_token:
@@ -139,12 +133,9 @@ class PrefillSource:
         metrics: Metrics,
         link: LinkMeter,
     ) -> None:
-        self._link = link
-        self._stub = stub
-        self._fast = fast
-        self._lender = lender
-        self._choice = choice
-        self._metrics = metrics
+        self._link, self._stub = link, stub
+        self._fast, self._lender = fast, lender
+        self._choice, self._metrics = choice, metrics
 
     @asynccontextmanager
     async def prefill(
@@ -164,7 +155,7 @@ class PrefillSource:
                 finally:
                     stream.close()
             else:
-                async with grpc_call(self._stub.Prefill(request, metadata=current_metadata())) as messages:
+                async with reader.grpc_call(self._stub.Prefill(request, metadata=current_metadata())) as messages:
                     yield self._messages(messages, loan, reception)
             if loan is not None and reception.transport == "shared":
                 loan.finish()  # the stream has come to its summary; another that took the offer may still write

@@ -1,8 +1,9 @@
-"""What a pass brought whose tokens the host chooses, row by row; and what the device draws tokens with."""
+"""How the tokens of a pass are chosen; what it brought where the host does; and what the device draws them with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from enum import Enum, auto
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,34 @@ class PassResult(NamedTuple):
     """Sequences whose logits gave neither, and why; they are not among `sequences`."""
     tokens: list[SampledToken] | None = None
     """The tokens with what was asked of them besides; None: nothing."""
+
+
+class TokenChoice(Enum):
+    """How the tokens of a pass are chosen."""
+
+    GREEDY = auto()
+    """The most probable one of each row."""
+    DRAWN = auto()
+    """By logits, temperatures and random numbers: neither filters nor history, no report."""
+    ON_HOST = auto()
+    """Row by row, on the host."""
+
+
+def token_choice_of(step: Step) -> TokenChoice:
+    """Return how the tokens of a planned pass are chosen. Duplicates may want different tokens of one row."""
+    if step.scored or step.has_sinks:
+        return TokenChoice.ON_HOST
+    is_greedy = True
+    for sequence, _ in step.sampled:
+        params = sequence.request.params
+        if not params.is_plain:
+            return TokenChoice.ON_HOST
+        if params.min_tokens and sequence.num_output_tokens + sequence.num_ahead < params.min_tokens:
+            return TokenChoice.ON_HOST
+        is_greedy = is_greedy and params.temperature == 0.0
+    if is_greedy:
+        return TokenChoice.GREEDY
+    return TokenChoice.ON_HOST if step.duplicates else TokenChoice.DRAWN
 
 
 def draws_of(step: Step) -> Draws:

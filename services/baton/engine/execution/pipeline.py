@@ -10,12 +10,11 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
 from typing import NamedTuple
 
 from baton.engine.events import Failed, Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
-from baton.engine.execution.host_sampling import PassResult, draws_of, sampled_result
+from baton.engine.execution.host_sampling import PassResult, TokenChoice, draws_of, sampled_result, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
@@ -31,7 +30,9 @@ log = logging.getLogger(__name__)
 
 _REST_SHARE = 0.8
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
-pass. The remainder is for planning, and for passes that take less than the one before."""
+pass. The remainder is for passes that take less than the one before; planning has its own time, if that is more."""
+_PLANNING_KEPT = 0.9
+"""Part of what planning took that counts the next time, where it took less since."""
 _TELL_SECONDS = 0.5
 """For a gateway that takes nothing to be told that a request is computed alone."""
 _LEAST_REST_SECONDS = 1e-3
@@ -41,10 +42,10 @@ _LEAST_REST_SECONDS = 1e-3
 class Pipeline:
     """Launches passes and processes what they bring.
 
-    Invariant: between two calls at most one pass is in flight, its last step not looked at, and all of its tokens are
-    the runner's own choice. `deliver` is called when there may be something to deliver, before the device is waited
-    for; `await_command` waits so many seconds for a command. Where `is_gap_wanted`, no pass is launched before the one
-    before it is over.
+    Invariant: between two calls at most one pass is in flight, its last steps not looked at, as many as planning takes
+    time for, and all of its tokens are the runner's own choice. `deliver` is called when there may be something to
+    deliver, before the device is waited for; `await_command` waits so many seconds for a command. Where
+    `is_gap_wanted`, no pass is launched before the one before it is over.
     """
 
     def __init__(
@@ -60,12 +61,9 @@ class Pipeline:
     ) -> None:
         self.num_steps, self.pass_seconds = 0, 0.0  # of the last one
         self.reading = MoveRate()  # of handing out cached KV
-        self._runner = runner
-        self._scheduler = scheduler
-        self._registry = registry
-        self._clock = clock
-        self._deliver = deliver
-        self._await_command = await_command
+        self._runner, self._scheduler = runner, scheduler
+        self._registry, self._clock = registry, clock
+        self._deliver, self._await_command = deliver, await_command
         self._is_gap_wanted = is_gap_wanted
         self._health = PassHealth(runner, scheduler.pool)
         self.timer = PassTimer(scheduler.longest_seconds, clock)
@@ -73,6 +71,8 @@ class Pipeline:
         self._free_since = self._rested_seconds = 0.0
         self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
         self._step_seconds = 0.0  # of the last pass, where that was a step
+        self._planning_began = math.inf
+        self._planning_seconds = 0.0  # until the device has the first of what is launched
 
     @property
     def is_in_flight(self) -> bool:
@@ -99,20 +99,30 @@ class Pipeline:
         """Return for how long the next pass need not be planned: the device is at one that lasts.
 
         Steps last as the one before did, prompts, and a step after them, by their work; not where the host was busy at
-        the last, or was late.
+        the last, or was late. What is known to be over lasts no longer.
         """
-        if self._in_flight is None:
+        launched = self._in_flight
+        if launched is None or (launched.launched is not None and self._runner.is_over(launched.launched)):
             return 0.0
-        step, expected = self._in_flight.step, self._step_seconds
+        return self._rest_seconds(launched.step, launched.step.num_left)
+
+    def _rest_seconds(self, step: Step, num_passes: int) -> float:
+        """Return for how long so many passes of the step in flight may be left alone."""
+        expected = self._step_seconds
         if not (step.is_decode and expected):
             is_at_rest = self._busy_seconds < self.pass_seconds / 2
             expected = self._scheduler.expected_seconds(step) if is_at_rest else 0.0
-        seconds = self._free_since + _REST_SHARE * (expected - self._busy_seconds) - self._clock()
+        last = min(_REST_SHARE * (expected - self._busy_seconds), expected - self._planning_seconds)
+        seconds = self._free_since + (num_passes - 1) * expected + last - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
         self._rested_seconds += seconds
+
+    def begin_planning(self) -> None:
+        """Note that the next pass is planned from now on."""
+        self._planning_began = self._clock()
 
     def run(self, step: Step) -> bool:
         """Launch what the scheduler planned, and process the pass that was in flight.
@@ -125,13 +135,12 @@ class Pipeline:
         launched = self._launch(step)
         before, self._in_flight = self._in_flight, launched
         if before is not None:
-            self._settle(before, before.step.num_passes - 1)
-            self._deliver()
+            self._settle_all(before)
         self._settle_early()
         runs_ahead = self._runner.runs_ahead and not self._is_gap_wanted()
         if self._in_flight is not None and not (runs_ahead and self._in_flight.is_plain):
             launched, self._in_flight = self._in_flight, None
-            self._settle(launched, launched.step.num_passes - 1)
+            self._settle_all(launched)
         if suspect is not None:
             self._tell_alone(suspect, is_alone=False)
         return launched is not None or before is not None or bool(step.members)
@@ -150,23 +159,29 @@ class Pipeline:
             self._swap_blocks(BlockSwaps(outs))
 
     def _settle_early(self) -> None:
-        """Process all but the last of several passes in a row, as they come; fewer if a command waits for the end."""
-        index = 0
-        while (launched := self._in_flight) is not None and index < launched.step.num_passes - 1:
-            if self._rest() and launched.launched is not None:
-                self._scheduler.progress.shorten(launched.step, launched.launched.cut(index + 1))
-            if index == launched.step.num_passes - 1:
-                break
-            self._settle(launched, index)
-            self._deliver()
-            index += 1
+        """Process several passes in a row as they come, but for the last; fewer if a command waits for the end.
 
-    def _rest(self) -> bool:
-        """Let the device work; return whether a command waits for the end of the pass in flight."""
-        began = self._clock()
-        is_awaited = self._await_command(self.rest_seconds)
-        self.note_rest(self._clock() - began)
-        return is_awaited
+        Nor those that are at the device while the next launch is planned: it would have nothing to do then.
+        """
+        while (launched := self._in_flight) is not None and (num_left := launched.step.num_left) > 1:
+            spare_seconds = (num_left - 1) * self._step_seconds - self._busy_seconds
+            if self._step_seconds and self._planning_seconds > spare_seconds > -math.inf:
+                break
+            began = self._clock()
+            is_awaited = self._await_command(self._rest_seconds(launched.step, 1))
+            self.note_rest(self._clock() - began)
+            if is_awaited and launched.launched is not None:
+                num_kept = launched.launched.cut(launched.step.num_collected + 1)
+                self._scheduler.progress.shorten(launched.step, num_kept)
+            if launched.step.num_left == 1:
+                break
+            self._settle(launched)
+            self._deliver()
+
+    def _settle_all(self, launched: Pass) -> None:
+        """Process what has not been of a pass, or of several in a row, unless one fails."""
+        while launched.step.num_left and self._settle(launched):
+            self._deliver()
 
     def _launch(self, step: Step) -> Pass | None:
         if not step.members and not step.swaps.outs:
@@ -184,15 +199,24 @@ class Pipeline:
                 self.timer.begin(step, self._free_since)
             if self._scheduler.states:
                 step.spans = self._scheduler.states.placed(step.sequences, step.spans)
-            launched = launch(self._runner, step, choice, self._in_flight)
+            launched = self._timed_launch(step, choice)
         except Exception as error:  # the edge of the pass's work
             self._scheduler.progress.begin(step)  # as one that fails on the device
             before, self._in_flight = self._in_flight, None
             if before is not None:
-                self._settle(before, before.step.num_passes - 1)
+                self._settle_all(before)
             self._fail(step, error)
             return None
         self._scheduler.progress.begin(step)
+        return launched
+
+    def _timed_launch(self, step: Step, choice: TokenChoice) -> Pass:
+        """Launch a pass, and note how long before the end of another it had to be begun: of several, the first's."""
+        began = self._clock()
+        launched = launch(self._runner, step, choice, self._in_flight)
+        share = min(1.0, 2 / step.num_passes)  # the first has all that is sent for them, too
+        taken = max(0.0, began - self._planning_began) + share * (self._clock() - began)
+        self._planning_seconds = max(taken, _PLANNING_KEPT * self._planning_seconds)
         return launched
 
     def _hand_out_cached(self, step: Step) -> None:
@@ -215,18 +239,18 @@ class Pipeline:
         is_plain = step.is_decode and not step.has_adapters
         return self._runner.max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone
 
-    def _settle(self, launched: Pass, index: int) -> None:
-        """Wait for a step of what was launched, and process what it brings."""
+    def _settle(self, launched: Pass) -> bool:
+        """Wait for the next step of what was launched, and process what it brings; return whether it is sound."""
         began = self._clock()
         self.timer.begin(launched.step, self._free_since)
         try:
-            result = collect(launched, index)
+            result = collect(launched)
         except Exception as error:  # the edge of the pass's work
             behind, self._in_flight = self._in_flight, None
             self._fail(launched.step, error)
             if behind is not None and behind is not launched:
                 self._scheduler.undo(behind.step)
-            return
+            return False
         self.timer.end()
         now = self._clock()
         self.pass_seconds = now - self._free_since
@@ -242,6 +266,7 @@ class Pipeline:
             self._note_health([*result.token_ids, *(error for _, error in result.failures)])
         self.num_steps += 1
         self._enter(result)
+        return True
 
     def _enter(self, result: PassResult) -> None:
         registry, sequences = self._registry, result.sequences
@@ -288,34 +313,6 @@ class Pipeline:
         self._health.note(outcomes)
 
 
-class TokenChoice(Enum):
-    """How the tokens of a pass are chosen."""
-
-    GREEDY = auto()
-    """The most probable one of each row."""
-    DRAWN = auto()
-    """By logits, temperatures and random numbers: neither filters nor history, no report."""
-    ON_HOST = auto()
-    """Row by row, on the host."""
-
-
-def token_choice_of(step: Step) -> TokenChoice:
-    """Return how the tokens of a planned pass are chosen. Duplicates may want different tokens of one row."""
-    if step.scored or step.has_sinks:
-        return TokenChoice.ON_HOST
-    is_greedy = True
-    for sequence, _ in step.sampled:
-        params = sequence.request.params
-        if not params.is_plain:
-            return TokenChoice.ON_HOST
-        if params.min_tokens and sequence.num_output_tokens + sequence.num_ahead < params.min_tokens:
-            return TokenChoice.ON_HOST
-        is_greedy = is_greedy and params.temperature == 0.0
-    if is_greedy:
-        return TokenChoice.GREEDY
-    return TokenChoice.ON_HOST if step.duplicates else TokenChoice.DRAWN
-
-
 class Pass(NamedTuple):
     """A pass, or several in a row, in flight."""
 
@@ -345,8 +342,8 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
     return Pass(step, launched, choice)
 
 
-def collect(computed: Pass, index: int = 0) -> PassResult:
-    """Wait for a pass, or for one of several, and return what it brought to sequences that still live.
+def collect(computed: Pass) -> PassResult:
+    """Wait for a pass, or for the next of several, and return what it brought to sequences that still live.
 
     The first of several passes fills all blocks that they gave to the prefix cache: those of tokens known before.
     """
@@ -354,10 +351,11 @@ def collect(computed: Pass, index: int = 0) -> PassResult:
     if launched is None:
         result = PassResult([], [], [], [])
     elif computed.is_plain:
-        result = _plain_result(step, launched.tokens(index))
+        result = _plain_result(step, launched.tokens(step.num_collected))
     else:
         result = sampled_result(step, launched.logits())
     step.is_computed = True
+    step.num_collected += 1
     return result
 
 

@@ -29,12 +29,9 @@ class Receptions:
         pipeline: Pipeline,
         clock: Callable[[], float],
     ) -> None:
-        self._runner = runner
-        self._scheduler = scheduler
-        self._registry = registry
-        self._ingest = ingest
-        self._pipeline = pipeline
-        self._clock = clock
+        self._runner, self._scheduler = runner, scheduler
+        self._registry, self._ingest = registry, ingest
+        self._pipeline, self._clock = pipeline, clock
 
     def write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool) -> None:
         """Have a frame written when there is time."""

@@ -7,6 +7,7 @@ business. All calls come from one thread, the engine's. Positions of a sequence 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -232,6 +233,8 @@ class Runner(ABC):
     """Main memory that blocks and passes will come to take, and that the process does not have yet."""
     runs_ahead: bool = False
     """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
+    look_seconds: float = math.inf
+    """After how long, while one rests beside a pass, `is_over` is worth a look; infinity: the device does not tell."""
     max_launch_steps: int = 1
     """Passes that one `launch` of spans without an adapter may run."""
     wire_codec: WireCodec = NumpyCodec()
@@ -246,6 +249,10 @@ class Runner(ABC):
         Layer sinks are called during the pass. In the last layer's attention and MLP only positions whose logits are
         wanted are computed.
         """
+
+    def is_over(self, launched: Launched) -> bool:  # noqa: ARG002 - told by devices that can
+        """Return whether a pass is known to be over, all of its steps; never waits."""
+        return False
 
     def launch(
         self, spans: Sequence[Span], *, draws: Draws | None = None, after: Launched | None = None, num_steps: int = 1

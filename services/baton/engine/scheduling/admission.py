@@ -36,12 +36,9 @@ class BatchAdmission:
         turns: TenantTurns,
     ) -> None:
         self.is_sparing = False
-        self._pool = pool
-        self._states = states
-        self._offload = offload
-        self._limits = limits
-        self._queues = queues
-        self._turns = turns
+        self._pool, self._states = pool, states
+        self._offload, self._limits = offload, limits
+        self._queues, self._turns = queues, turns
 
     @property
     def num_free_slots(self) -> int:

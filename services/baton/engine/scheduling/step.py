@@ -102,6 +102,8 @@ class Step:
     """Passes in a row, each of the next position of every sequence; 1 unless all decode."""
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
+    num_collected: int = 0
+    """Of the passes, those whose tokens the host has."""
     is_computed: bool = False
     """Whether the device has computed it, so that what its blocks hold is known to be right."""
     has_sinks: bool = False
@@ -117,6 +119,11 @@ class Step:
     _sampled: list[Sampled] = field(default_factory=list)
     _is_sorted: bool = True
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
+
+    @property
+    def num_left(self) -> int:
+        """Return of how many of the passes the host does not have the tokens yet."""
+        return self.num_passes - self.num_collected
 
     @property
     def work(self) -> StepWork:

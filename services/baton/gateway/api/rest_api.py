@@ -12,14 +12,7 @@ from opentelemetry.util.types import AttributeValue
 
 from baton.capacity.objectives import Objectives
 from baton.errors import AuthenticationError, InvalidFieldError
-from baton.gateway.access.admission import (
-    ANYBODY,
-    REQUEST_ID_HEADER,
-    AccessControl,
-    RequestContext,
-    accept_request_id,
-    objectives_of,
-)
+from baton.gateway.access import admission
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.cors import Cors
 from baton.gateway.access.hosts import Hosts
@@ -46,7 +39,7 @@ class RestApi:
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
-        access: AccessControl,
+        access: admission.AccessControl,
         cors: Cors | None,
         hosts: Hosts,
         inflater: BodyInflater,
@@ -55,12 +48,9 @@ class RestApi:
         scheme: str = "http",
     ) -> None:
         """Make it. `cors` None: no other origin's pages read; `is_strict`: what would be left out is refused."""
-        self._scheme = scheme
-        self._access = access
-        self._cors = cors
-        self._hosts = hosts
-        self._inflater = inflater
-        self._is_strict = is_strict
+        self._scheme, self._access = scheme, access
+        self._cors, self._hosts = cors, hosts
+        self._inflater, self._is_strict = inflater, is_strict
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -76,7 +66,7 @@ class RestApi:
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
-        context = RequestContext(route=self._route(request.path))
+        context = admission.RequestContext(route=self._route(request.path))
         methods = self._endpoints.get(context.route, {})
         with self._access.log.watch(context), self._traced(request, response, context, methods):
             try:
@@ -126,7 +116,7 @@ class RestApi:
 
     def _judge(self, methods: Mapping[str, Endpoint], request: HttpRequest) -> _Verdict:
         """Return who asks for what, by a head; raise ApiError if it is not served, AuthenticationError for no key."""
-        access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
+        access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), admission.ANYBODY
         if access is not Access.OPEN:
             if not self._hosts.is_allowed(host := request.headers.get("host", "")):
                 text = f"This gateway is not called {host[:256]!r}: set --allowed-hosts or BATON_GATEWAY_ALLOWED_HOSTS"
@@ -178,7 +168,11 @@ class RestApi:
 
     @contextmanager
     def _traced(
-        self, request: HttpRequest, response: HttpResponse, context: RequestContext, methods: Mapping[str, Endpoint]
+        self,
+        request: HttpRequest,
+        response: HttpResponse,
+        context: admission.RequestContext,
+        methods: Mapping[str, Endpoint],
     ) -> Iterator[None]:
         """Make the spans of what costs work: that of the server, and in it that of the operation."""
         endpoint = methods.get(request.method)
@@ -223,16 +217,16 @@ class _Verdict(HeadVerdict):
 
 def _request_id(request: HttpRequest, response: HttpResponse) -> str:
     try:
-        request_id = accept_request_id(request.headers.get(REQUEST_ID_HEADER, ""))
+        request_id = admission.accept_request_id(request.headers.get(admission.REQUEST_ID_HEADER, ""))
     except InvalidFieldError as error:
-        raise ApiError(400, error.message, field=REQUEST_ID_HEADER, code="invalid_value") from error
-    response.headers[REQUEST_ID_HEADER] = request_id
+        raise ApiError(400, error.message, field=admission.REQUEST_ID_HEADER, code="invalid_value") from error
+    response.headers[admission.REQUEST_ID_HEADER] = request_id
     return request_id
 
 
 def _objectives(request: HttpRequest) -> Objectives:
     try:
-        return objectives_of(request.headers)
+        return admission.objectives_of(request.headers)
     except InvalidFieldError as error:
         raise ApiError(400, error.message, field=error.field, code="invalid_value") from error
 
@@ -245,7 +239,7 @@ def _check_media_type(request: HttpRequest) -> None:
         raise ApiError(415, text, code="unsupported_media_type")
 
 
-def _send_error(response: HttpResponse, error: ApiError, form: ErrorFormat, context: RequestContext) -> None:
+def _send_error(response: HttpResponse, error: ApiError, form: ErrorFormat, context: admission.RequestContext) -> None:
     """Send an error with its status, or as the last event of a stream that has begun."""
     if not response.is_begun:
         response.send(error.status, form.body(error, context), headers=error.headers)

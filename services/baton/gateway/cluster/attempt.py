@@ -47,12 +47,9 @@ class Attempt:
         self.ended: asyncio.Future[Finished | None] = loop.create_future()
         """What the node reported at the end; None if the tokens taken ended it; else why the attempt failed."""
         self._output = output_token_ids
-        self._prompt_logprobs = prompt_logprobs
-        self._take = take
-        self._max_tokens = max_tokens
-        self._on_leaving = on_leaving
-        self._on_first = on_first
-        self._token_timeout_seconds = token_timeout_seconds
+        self._prompt_logprobs, self._take = prompt_logprobs, take
+        self._max_tokens, self._on_leaving = max_tokens, on_leaving
+        self._on_first, self._token_timeout_seconds = on_first, token_timeout_seconds
         self._watch = _SilenceWatch(self._on_silence, first_token_timeout_seconds)
 
     def take_tokens(

@@ -65,12 +65,9 @@ class TokenStreams:
         token_timeout_seconds: float,
         request_timeout_seconds: float,
     ) -> None:
-        self._router = router
-        self._follow_on_node = follow_on_node
-        self._metrics = metrics
-        self._quarantine = quarantine
-        self._max_attempts = max_attempts
-        self._token_timeout_seconds = token_timeout_seconds
+        self._router, self._follow_on_node = router, follow_on_node
+        self._metrics, self._quarantine = metrics, quarantine
+        self._max_attempts, self._token_timeout_seconds = max_attempts, token_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
         self._silent_until: dict[str, float] = {}  # node, and when it may be asked again; event loop's time
 

@@ -13,15 +13,8 @@ from typing import NamedTuple
 from baton.errors import InvalidFieldError
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.tenants import TenantSalts
+from baton.gateway.generation import requests
 from baton.gateway.generation.prompt_threads import PromptThreads, num_characters
-from baton.gateway.generation.requests import (
-    ChatPrompt,
-    GenerationRequest,
-    PreparedPrompt,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-)
 from baton.gateway.generation.tools import plan_reading
 from baton.gateway.models.catalog import ModelCatalog
 from baton.gateway.models.served_model import ServedModel
@@ -112,7 +105,7 @@ class Preparation:
         """Knows the models."""
         self._threads = PromptThreads(num_threads)
 
-    async def prepare(self, request: GenerationRequest, key: ApiKey) -> PreparedPrompt:
+    async def prepare(self, request: requests.GenerationRequest, key: ApiKey) -> requests.PreparedPrompt:
         """Return what placing needs; raise InvalidFieldError, NotFoundError (model), UnavailableError (nodes)."""
         loop = asyncio.get_running_loop()
         arrival_seconds = loop.time()
@@ -124,12 +117,12 @@ class Preparation:
             request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         _check_sampling(request.sampling, model.vocabulary_size)
         work = partial(_prepare, request, model, arrival_seconds)
-        is_quick = isinstance(request.prompt, TokenPrompt) and len(request.prompt.token_ids) <= _QUICK_TOKENS
+        is_quick = isinstance(request.prompt, requests.TokenPrompt) and len(request.prompt.token_ids) <= _QUICK_TOKENS
         if is_quick and not (request.bad_words or request.tool_use):
             return work()
         return await self._threads.run(request.prompt, work, key, model.name)
 
-    async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
+    async def tokenize(self, model_name: str, prompt: requests.Prompt) -> Tokenization:
         """Return the tokens of a prompt, which need not fit the context.
 
         `model_name` may be an adapter's or an alias; empty: the only model. Raises InvalidFieldError if it is far
@@ -147,14 +140,16 @@ class Preparation:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
         _check_token_ids("tokens", token_ids, model.vocabulary_size)
         decode = partial(model.text.tokenizer.decode, token_ids, skip_special_tokens=False)
-        return await self._threads.run(TokenPrompt(token_ids), decode, model=model.name)
+        return await self._threads.run(requests.TokenPrompt(token_ids), decode, model=model.name)
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""
         self._threads.close()
 
 
-def _prepare(request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
+def _prepare(
+    request: requests.GenerationRequest, model: ServedModel, arrival_seconds: float
+) -> requests.PreparedPrompt:
     text = _text(request.prompt, model)
     _check_may_fit(request.prompt, text, model)
     token_ids = _tokens(request.prompt, text, model)
@@ -166,7 +161,7 @@ def _prepare(request: GenerationRequest, model: ServedModel, arrival_seconds: fl
     reading = plan_reading(request.tool_use, model.text.model_format, text, sampling)
     root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
     ends = () if sampling.ignore_eos else model.eos_token_ids
-    return PreparedPrompt(
+    return requests.PreparedPrompt(
         request=request,
         token_ids=token_ids,
         block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
@@ -197,18 +192,18 @@ def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Iterator[Sequence[
             yield spaced
 
 
-def _tokenize(prompt: Prompt, model: ServedModel) -> Sequence[int]:
+def _tokenize(prompt: requests.Prompt, model: ServedModel) -> Sequence[int]:
     return _tokens(prompt, _text(prompt, model), model)
 
 
-def _text(prompt: Prompt, model: ServedModel) -> str:
+def _text(prompt: requests.Prompt, model: ServedModel) -> str:
     """Return the text of a prompt, a conversation rendered; empty for tokens."""
     _check_prompt_bytes(prompt, model)
-    if isinstance(prompt, ChatPrompt) and prompt.continue_final_message and prompt.add_generation_prompt:
+    if isinstance(prompt, requests.ChatPrompt) and prompt.continue_final_message and prompt.add_generation_prompt:
         raise InvalidFieldError("continue_final_message", "expected `add_generation_prompt` to be false with it")
-    if isinstance(prompt, TextPrompt):
+    if isinstance(prompt, requests.TextPrompt):
         return prompt.text
-    if isinstance(prompt, TokenPrompt):
+    if isinstance(prompt, requests.TokenPrompt):
         return ""
     return model.text.tokenizer.render_chat(
         prompt.messages,
@@ -219,46 +214,48 @@ def _text(prompt: Prompt, model: ServedModel) -> str:
     )
 
 
-def _check_may_fit(prompt: Prompt, text: str, model: ServedModel) -> None:
+def _check_may_fit(prompt: requests.Prompt, text: str, model: ServedModel) -> None:
     """Refuse a text of which a part is too long already: tokenizing a megabyte in vain takes half a second."""
     context_tokens = model.max_context_tokens
-    if isinstance(prompt, TokenPrompt) or len(text) <= _DOUBTFUL_CHARACTERS_PER_TOKEN * context_tokens:
+    if isinstance(prompt, requests.TokenPrompt) or len(text) <= _DOUBTFUL_CHARACTERS_PER_TOKEN * context_tokens:
         return
     tried = model.text.tokenizer.encode(text[: _TRIED_CHARACTERS_PER_TOKEN * context_tokens], add_special_tokens=False)
     if len(tried) > _LEAST_EXCESS * context_tokens:
         raise _far_too_long(prompt, model)
 
 
-def _tokens(prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
-    if not isinstance(prompt, TokenPrompt):
+def _tokens(prompt: requests.Prompt, text: str, model: ServedModel) -> Sequence[int]:
+    if not isinstance(prompt, requests.TokenPrompt):
         return model.text.tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
     _check_token_ids("prompt", prompt.token_ids, model.vocabulary_size)
     return prompt.token_ids
 
 
-def _check_prompt_bytes(prompt: Prompt, model: ServedModel) -> None:
-    if isinstance(prompt, TokenPrompt):
+def _check_prompt_bytes(prompt: requests.Prompt, model: ServedModel) -> None:
+    if isinstance(prompt, requests.TokenPrompt):
         num_bytes = len(prompt.token_ids)
         limit = model.max_context_tokens
     else:
-        num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else num_characters(prompt)
+        num_bytes = len(prompt.text) if isinstance(prompt, requests.TextPrompt) else num_characters(prompt)
         limit = model.max_context_tokens * MAX_BYTES_PER_TOKEN
     if num_bytes > limit:
         raise _far_too_long(prompt, model)
 
 
-def _far_too_long(prompt: Prompt, model: ServedModel) -> ContextLengthError:
-    field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+def _far_too_long(prompt: requests.Prompt, model: ServedModel) -> ContextLengthError:
+    field = "messages" if isinstance(prompt, requests.ChatPrompt) else "prompt"
     return ContextLengthError(field, model.max_context_tokens, bound=model.context_bound)
 
 
-def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model: ServedModel) -> SamplingParameters:
+def _complete_sampling(
+    request: requests.GenerationRequest, num_prompt_tokens: int, model: ServedModel
+) -> SamplingParameters:
     """Return the sampling parameters with seed and token limit; refuse what the context has no room for."""
     sampling = SamplingParameters()
     sampling.CopyFrom(request.sampling)
     if not sampling.HasField("seed"):
         sampling.seed = secrets.randbits(63)
-    field = "messages" if isinstance(request.prompt, ChatPrompt) else "prompt"
+    field = "messages" if isinstance(request.prompt, requests.ChatPrompt) else "prompt"
     room = model.max_context_tokens - num_prompt_tokens
     wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
     if wanted > room:

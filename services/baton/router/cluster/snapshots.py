@@ -241,12 +241,9 @@ class LinkTable(Mapping[LinkKey, Link]):
         default_link: Link,
         wire_policy: WirePolicy,
     ) -> None:
-        self._clock = clock
-        self._nodes = nodes
-        self._calibration = calibration
-        self._frame_calibration = frame_calibration
-        self._default_link = default_link
-        self._wire_policy = wire_policy
+        self._clock, self._nodes = clock, nodes
+        self._calibration, self._frame_calibration = calibration, frame_calibration
+        self._default_link, self._wire_policy = default_link, wire_policy
         self._kept: dict[LinkKey, _Kept] = {}
         self._kinds: dict[tuple[KvLayout, tuple[WireAbility, ...]], int] = {}
         self._kind_of: dict[str, int] = {}

@@ -16,6 +16,7 @@ from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.kv_cache import pool_size
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
+from baton.engine.runners.mlx import memory
 from baton.engine.runners.mlx.forward_pass.backbone import MlxBackbone, MlxBatch
 from baton.engine.runners.mlx.forward_pass.batches import MlxBatches
 from baton.engine.runners.mlx.forward_pass.launched import MlxLogits, MlxPass, begin
@@ -24,14 +25,6 @@ from baton.engine.runners.mlx.kv_cache.positions import slots_of
 from baton.engine.runners.mlx.kv_cache.rows import LayerRows, RowSet
 from baton.engine.runners.mlx.kv_cache.states import LayerStates
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
-from baton.engine.runners.mlx.memory import (
-    device_bytes,
-    device_memory,
-    position_bytes,
-    row_bytes,
-    row_positions,
-    set_limits,
-)
 from baton.engine.runners.mlx.modules.llama_layers import can_pack
 from baton.engine.runners.mlx.modules.lora import AdapterChoice, adapt
 from baton.errors import ConfigurationError
@@ -77,11 +70,11 @@ class MlxRunner(Runner):
             if spec.state
         }
         self._backbone = MlxBackbone(model, windows, adapters or AdapterChoice(), self._states, num_state_slots)
-        max_row_positions = row_positions(
+        max_row_positions = memory.row_positions(
             num_blocks * block_tokens,
-            position_bytes(info.layout, is_quantized=is_kv_quantized),
+            memory.position_bytes(info.layout, is_quantized=is_kv_quantized),
             mx.get_active_memory(),
-            device_bytes(),
+            memory.device_bytes(),
         )
         self._pools = {
             layer: LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized)
@@ -232,12 +225,12 @@ def load_mlx_runner(
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
         accelerator_id = "metal" if compute_device() == mx.gpu else ""
         info = replace(info, accelerator_id=accelerator_id, adapters=tuple(folder.adapter for folder in folders))
-        set_limits(0, device_bytes())
+        memory.set_limits(0, memory.device_bytes())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         adapters_of_rows = adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype])
-        block_bytes = block_tokens * position_bytes(info.layout, is_quantized=is_kv_quantized)
+        block_bytes = block_tokens * memory.position_bytes(info.layout, is_quantized=is_kv_quantized)
         chosen = _choose_pool_size(num_blocks, pool_size.PoolModel(info.shape, block_tokens, block_bytes), bounds)
-        set_limits(chosen.num_blocks * block_bytes, device_bytes())
+        memory.set_limits(chosen.num_blocks * block_bytes, memory.device_bytes())
         runner = MlxRunner(
             model,
             info,
@@ -257,8 +250,8 @@ def _choose_pool_size(
     num_blocks: int | None, model: pool_size.PoolModel, bounds: pool_size.PoolBounds
 ) -> pool_size.PoolSize:
     """Return the blocks of the node, whose model is loaded."""
-    with_rows = replace(model, row_bytes=row_bytes(model.block_bytes))
-    chosen = pool_size.choose_pool_size(num_blocks, device_memory(), with_rows, bounds)
+    with_rows = replace(model, row_bytes=memory.row_bytes(model.block_bytes))
+    chosen = pool_size.choose_pool_size(num_blocks, memory.device_memory(), with_rows, bounds)
     log.info(
         "num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, model.block_bytes, chosen.cause
     )

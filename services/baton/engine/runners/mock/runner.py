@@ -41,12 +41,9 @@ class MockRunner(Runner):
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.info = info
-        self.num_blocks = num_blocks
-        self.block_tokens = block_tokens
-        self.hardware = hardware
-        self._fixed_step_seconds = fixed_step_seconds
-        self.clock = clock
+        self.info, self.num_blocks = info, num_blocks
+        self.block_tokens, self.hardware = block_tokens, hardware
+        self._fixed_step_seconds, self.clock = fixed_step_seconds, clock
         self._sleep = sleep
         self._free_at = 0.0
         self._excluded = frozenset(info.eos_token_ids)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
-from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, pack_queries, tiles_for
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, pack_queries, padded_tables, tiles_for
 from baton.engine.runners.torch.ops.pool import BlockTable, KeysValues, KvPool, upload
 from baton.engine.runners.torch.recurrent import StateBatch, StatePool, pieces_of
 
@@ -157,7 +158,8 @@ class PackedBatch:
 
     def token_ids(self) -> torch.Tensor:
         """Return the tokens: [1, num_rows]."""
-        token_ids = upload([[token for span in self.spans for token in span.token_ids]], self._device, torch.int64)
+        tokens = chain.from_iterable(span.token_ids for span in self.spans)
+        token_ids = upload(np.fromiter(tokens, np.int64, self.num_rows)[None], self._device, torch.int64)
         if self._followed is not None:
             rows = upload([self.segments[index].first_row for index in self._followed.spans], self._device, torch.int64)
             token_ids[0].index_copy_(0, rows, self._followed.tokens)
@@ -165,8 +167,8 @@ class PackedBatch:
 
     def positions(self) -> torch.Tensor:
         """Return their positions: [1, num_rows]."""
-        positions = [position for span in self.spans for position in range(span.start, span.end)]
-        return upload([positions], self._device, torch.int64)
+        positions = np.concatenate([np.arange(span.start, span.end) for span in self.spans])
+        return upload(positions[None], self._device, torch.int64)
 
     @property
     def num_logits(self) -> int:
@@ -177,7 +179,7 @@ class PackedBatch:
         """Return where in the pool the positions of all rows lie, the same in all layers: [num_rows]."""
         if self._slots is None:
             slots = [self.pool.slots(segment.table, segment.start, segment.end) for segment in self.segments]
-            self._slots = upload(torch.cat(slots), self._device, torch.int64)
+            self._slots = upload(np.concatenate(slots), self._device, torch.int64)
         return self._slots
 
     def last_rows(self) -> torch.Tensor:
@@ -190,7 +192,8 @@ class PackedBatch:
         tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=max_queries)
 
         def make() -> PagedQueries:
-            tables = [segment.table.ids for segment in segments]
+            blocks = [segment.table.ids for segment in segments]
+            tables = self.once(("tables", len(segments)), lambda: padded_tables(blocks, self._device))
             starts, ends = ([getattr(segment, name) for segment in segments] for name in ("start", "end"))
             return pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
 

@@ -10,13 +10,7 @@ from urllib.parse import parse_qsl, unquote
 from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import ApiError, missing
-from baton.gateway.api.exo.documents import (
-    count_in_query,
-    fetch_previews,
-    instance_document,
-    models_document,
-    state_document,
-)
+from baton.gateway.api.exo import documents
 from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view, link_of, links_document
 from baton.gateway.cluster.quarantine import Quarantine
 from baton.gateway.cluster.router_client import RouterClient
@@ -50,23 +44,20 @@ class ExoApi:
         created_seconds: int,
         is_shared: bool = False,
     ) -> None:
-        self._router = router
-        self._catalog = catalog
-        self._instances = instances
-        self._quarantine = quarantine
-        self._created_seconds = created_seconds
-        self._is_shared = is_shared
+        self._router, self._catalog = router, catalog
+        self._instances, self._quarantine = instances, quarantine
+        self._created_seconds, self._is_shared = created_seconds, is_shared
 
     async def send_models(self, exchange: Exchange) -> None:
         """Send the models, as exo lists them."""
         rows = [(row.name, row.max_context_tokens) for row in self._catalog.listed() if row.name == row.root]
-        _send(exchange, models_document(rows, self._created_seconds))
+        _send(exchange, documents.models_document(rows, self._created_seconds))
 
     async def send_state(self, exchange: Exchange) -> None:
         """Send the state, or the part of it to which the keys in the path lead."""
         states = await self._router.list_node_states()
         self._instances.note_nodes({state.node.node_id for state in states})
-        document: Any = state_document(states, self._instances.all())
+        document: Any = documents.state_document(states, self._instances.all())
         quarantine: dict[str, Any] = {}
         document["quarantine"] = quarantine
         for each in self._quarantine.entries():
@@ -85,8 +76,8 @@ class ExoApi:
         if not model:
             raise missing("model_id")
         self._catalog.check_name(model)
-        counts = {name: count_in_query(query, name) for name in ("prompt_tokens", "max_tokens")}
-        _send(exchange, await fetch_previews(self._router, model, await self._nodes(), **counts))
+        counts = {name: documents.count_in_query(query, name) for name in ("prompt_tokens", "max_tokens")}
+        _send(exchange, await documents.fetch_previews(self._router, model, await self._nodes(), **counts))
 
     async def create_instance(self, exchange: Exchange) -> None:
         """Pin a placement."""
@@ -100,7 +91,7 @@ class ExoApi:
     async def send_instance(self, exchange: Exchange) -> None:
         """Send a pinned placement."""
         nodes = await self._nodes()
-        _send(exchange, instance_document(self._instance(exchange), nodes))
+        _send(exchange, documents.instance_document(self._instance(exchange), nodes))
 
     async def delete_instance(self, exchange: Exchange) -> None:
         """Lift a pin."""

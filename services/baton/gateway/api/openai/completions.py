@@ -9,15 +9,9 @@ from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_ans
 from baton.gateway.api.body import FIELD_NAMES, num_choices, num_logprobs, session_name, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
+from baton.gateway.api.openai import logprobs
 from baton.gateway.api.openai.chat import completion_sampling, refuse_in_stream, stop_strings
 from baton.gateway.api.openai.events import CompletionWriter
-from baton.gateway.api.openai.logprobs import (
-    CompletionLogprobs,
-    TokenBytes,
-    completion_logprobs,
-    echoed_logprobs,
-    prompt_positions,
-)
 from baton.gateway.api.openai.schema import CompletionBody
 from baton.gateway.api.structured_output import output_constraint
 from baton.gateway.generation.generator import TextGenerator
@@ -146,7 +140,7 @@ class CompletionFormat(CompletionWriter):
     _CHOICE_END = b',"logprobs":null,"finish_reason":null}]'
 
     def __init__(
-        self, job: AnswerJob, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
+        self, job: AnswerJob, body: CompletionBody, token_bytes: logprobs.TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
         """Begin an answer. `echoes` has the prompt's text per choice, repeated before its output; empty: none."""
         super().__init__(job, "cmpl", "text_completion", body)
@@ -186,7 +180,7 @@ class CompletionFormat(CompletionWriter):
         return encode(self._body(choices, [self._whole_choice(index, choice) for index, choice in enumerate(choices)]))
 
     def _logprobs(self, index: int, delta: Delta) -> bytes:
-        body = completion_logprobs(delta.logprobs, self._token_bytes, self._num_characters.get(index, 0))
+        body = logprobs.completion_logprobs(delta.logprobs, self._token_bytes, self._num_characters.get(index, 0))
         self._num_characters[index] = body.text_offset[-1] + len(body.tokens[-1])
         return encode(body)
 
@@ -202,13 +196,13 @@ class CompletionFormat(CompletionWriter):
             body["prompt_token_ids"] = list(self._prompts[index // self._num_choices])
         prompt = choice.result.prompt
         if self._num_prompt_logprobs is not None and prompt is not None:
-            body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
+            body["prompt_logprobs"] = logprobs.prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
         return body
 
-    def _whole_logprobs(self, index: int, choice: FinishedChoice) -> CompletionLogprobs | None:
+    def _whole_logprobs(self, index: int, choice: FinishedChoice) -> logprobs.CompletionLogprobs | None:
         if self._num_logprobs is None:
             return None
         prompt = choice.result.prompt
         if index in self._echoes and prompt is not None:
-            return echoed_logprobs(prompt, self._num_logprobs, choice.logprobs, self._token_bytes)
-        return completion_logprobs(choice.logprobs, self._token_bytes, 0)
+            return logprobs.echoed_logprobs(prompt, self._num_logprobs, choice.logprobs, self._token_bytes)
+        return logprobs.completion_logprobs(choice.logprobs, self._token_bytes, 0)

@@ -47,12 +47,9 @@ class Ui:
         clock: Callable[[], float],
         exposures: Sequence[str] = (),
     ) -> None:
-        self._exposures = exposures
-        self._router = router
-        self._journal = journal
-        self._quarantine = quarantine
-        self._catalog = catalog
-        self._admission = admission
+        self._exposures, self._router = exposures, router
+        self._journal, self._quarantine = journal, quarantine
+        self._catalog, self._admission = catalog, admission
         self._clock = clock
         self._files = {path: page_file(path[4:] or "index.html") for path in _PATHS}
 

@@ -10,13 +10,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.mlx.forward_pass.backbone import (
-    MlxBatch,
-    batch_of_blocks,
-    batch_of_many,
-    batch_of_one,
-    batch_of_parts,
-)
+from baton.engine.runners.mlx.forward_pass import backbone
 from baton.engine.runners.mlx.forward_pass.launched import MlxPass, fed_tokens
 from baton.engine.runners.mlx.kv_cache.pool import LayerPool
 from baton.engine.runners.mlx.kv_cache.rows import RowSet
@@ -95,7 +89,7 @@ def _split(indices: list[int], lengths: list[int], *, max_padding_tokens: int) -
 class PlannedBatch(NamedTuple):
     """A batch, and whose it is."""
 
-    batch: MlxBatch
+    batch: backbone.MlxBatch
     order: list[int]
     """Index of the span in each row of the batch."""
 
@@ -120,14 +114,10 @@ class MlxBatches:
         token_bytes: int,
         can_pack: bool,
     ) -> None:
-        self._pools = pools
-        self._windows = windows
-        self._block_tokens = block_tokens
-        self._new_rows = new_rows
-        self._max_row_positions = max_row_positions
-        self._weight_bytes = weight_bytes
-        self._token_bytes = token_bytes
-        self._can_pack = can_pack
+        self._pools, self._windows = pools, windows
+        self._block_tokens, self._new_rows = block_tokens, new_rows
+        self._max_row_positions, self._weight_bytes = max_row_positions, weight_bytes
+        self._token_bytes, self._can_pack = token_bytes, can_pack
         self._row_sets: list[RowSet] = []
 
     def forget(self, blocks: Sequence[int]) -> None:
@@ -171,7 +161,7 @@ class MlxBatches:
             if other is not rows:
                 other.assignment.forget(taken.opened)
         ordered = [chosen[index] for index in taken.order]
-        batch = batch_of_many(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens)
+        batch = backbone.batch_of_many(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens)
         return PlannedBatch(replace(batch, rows=rows.layers), [indices[index] for index in taken.order])
 
     def _packs(self, alone: list[int], spans: Sequence[Span]) -> list[list[int]]:
@@ -188,11 +178,11 @@ class MlxBatches:
             self.forget(span.block_table[span.start // self._block_tokens : -(-span.end // self._block_tokens)])
         if is_packed:
             tokens = mx.concatenate([fed_tokens([span], after) for span in chosen], axis=1)
-            return PlannedBatch(batch_of_parts(chosen, tokens, self._windows, self._block_tokens), indices)
+            return PlannedBatch(backbone.batch_of_parts(chosen, tokens, self._windows, self._block_tokens), indices)
         tokens = fed_tokens(chosen, after)
         if len(chosen) == 1:
-            return PlannedBatch(batch_of_one(chosen[0], tokens, self._windows, self._block_tokens), indices)
-        return PlannedBatch(batch_of_blocks(chosen, tokens, self._windows, self._block_tokens), indices)
+            return PlannedBatch(backbone.batch_of_one(chosen[0], tokens, self._windows, self._block_tokens), indices)
+        return PlannedBatch(backbone.batch_of_blocks(chosen, tokens, self._windows, self._block_tokens), indices)
 
 
 def _opened(spans: Sequence[Span], block_tokens: int) -> list[int]:

@@ -37,6 +37,7 @@ class CudaGraphRunner(TorchRunner):
     """
 
     runs_ahead = True
+    look_seconds = 1e-3
 
     def __init__(
         self,
@@ -74,6 +75,11 @@ class CudaGraphRunner(TorchRunner):
         """Begin a pass, or several in a row, and return."""
         assert after is None or isinstance(after, DevicePass), "a pass of another runner cannot be followed"
         return self.launch_at(spans, self.rows_for(spans), draws, after, num_steps)
+
+    def is_over(self, launched: Launched) -> bool:
+        """Return whether all steps of a pass are over; never waits."""
+        assert isinstance(launched, DevicePass), "a pass of another runner"
+        return launched.is_over()
 
     def rows_for(self, spans: Sequence[Span]) -> list[int] | None:
         """Return the rows in which the spans of the next pass decode; None where it is packed."""
@@ -207,6 +213,10 @@ class DevicePass:
         """Return, on the device, what the next pass feeds after some rows; one that is not finite counts as 0."""
         device_rows = upload([self.device_rows[row] for row in rows], self._last.device, torch.int64)
         return self._last[device_rows].clamp(min=0)
+
+    def is_over(self) -> bool:
+        """Return whether the tokens of all steps are on the host."""
+        return self._tokens[-1].has_arrived()
 
     def tokens(self, step: int = 0) -> list[int]:
         """Return the token chosen from each row of a step, waiting for that step."""

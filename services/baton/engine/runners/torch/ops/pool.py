@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +37,6 @@ class BlockTable:
         self.ids = tuple(ids)
         self.is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
 
-    @cached_property
-    def tensor(self) -> torch.Tensor:
-        """Return them on the host: [num_blocks], int64."""
-        return torch.tensor(self.ids)
-
 
 class KvPool:
     """K and V of every layer and block.
@@ -66,6 +60,7 @@ class KvPool:
         self._specs = tuple(layers)
         self._dtype = dtype
         self._device = device
+        self._offsets = np.arange(block_tokens)
         self._arrays: dict[int, tuple[Array, Array]] = {}
         self._layers = [
             tuple(
@@ -97,12 +92,15 @@ class KvPool:
         assert num_blocks <= len(block_table), f"{len(block_table)} blocks do not hold {num_tokens} tokens"
         return BlockTable(block_table[:num_blocks])
 
-    def slots(self, table: BlockTable, start: int, end: int) -> torch.Tensor:
-        """Return where positions [start, end) lie among the positions of all blocks: [end - start], on the host."""
-        positions = torch.arange(start, end)
-        if table.is_run:
-            return positions + table.ids[0] * self.block_tokens
-        return table.tensor[positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
+    def slots(self, table: BlockTable, start: int, end: int) -> Array:
+        """Return where positions [start, end) lie among the positions of all blocks: [end - start], int64."""
+        first, offset = divmod(start, self.block_tokens)
+        ids = table.ids[first : -(-end // self.block_tokens)]
+        if len(ids) == 1 or table.is_run:
+            base = ids[0] * self.block_tokens + offset
+            return np.arange(base, base + end - start)
+        slots: Array = np.array(ids)[:, None] * self.block_tokens + self._offsets
+        return slots.ravel()[offset : offset + end - start]
 
     def write_slots(self, layer: int, slots: torch.Tensor, kv: KeysValues) -> None:
         """Write K and V of as many positions as there are slots, on the device, of any sequences."""
@@ -143,12 +141,13 @@ class KvPool:
     def _blocks(self, pool: torch.Tensor, table: BlockTable, first_block: int, last_block: int) -> torch.Tensor:
         if table.is_run:
             return pool[:, table.ids[0] + first_block : table.ids[0] + last_block]
-        return pool.index_select(1, upload(table.tensor[first_block:last_block], self._device, torch.int64))
+        return pool.index_select(1, upload(table.ids[first_block:last_block], self._device, torch.int64))
 
 
-def upload(values: Sequence[object] | torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def upload(values: Sequence[object] | Array | torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return numbers as a device's tensor; for CUDA they leave pinned memory while the host goes on."""
-    host = values.to(dtype) if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=dtype)
+    told = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    host = told.to(dtype) if isinstance(told, torch.Tensor) else torch.tensor(told, dtype=dtype)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 

@@ -17,17 +17,8 @@ from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner, Device
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.engine.runners.torch.loader import LoadOptions, describe_whole, load_share
 from baton.engine.runners.torch.runner import TorchLogits, TorchRunner
+from baton.engine.runners.torch.tensor_parallel import order
 from baton.engine.runners.torch.tensor_parallel.follower import RankAssignment
-from baton.engine.runners.torch.tensor_parallel.order import (
-    CopyBlock,
-    Forward,
-    Launch,
-    Order,
-    ReadKv,
-    WriteKv,
-    join_heads,
-    split_heads,
-)
 from baton.engine.runners.torch.tensor_parallel.peer import LOOPBACK_ONLY, Peer, close_all
 from baton.engine.runners.torch.tensor_parallel.ranks import ProcessRanks, check_divisible
 from baton.errors import ConfigurationError, UnavailableError
@@ -103,7 +94,7 @@ class ParallelRunner(Runner):
         self.num_blocks_cause = local.num_blocks_cause
         self.untaken_bytes = local.untaken_bytes * (1 + len(peers))
         self.block_tokens = local.block_tokens
-        self.runs_ahead = local.runs_ahead
+        self.runs_ahead, self.look_seconds = local.runs_ahead, local.look_seconds
         self.max_launch_steps = local.max_launch_steps
         self.peers = tuple(peers)
         self._local = local
@@ -127,28 +118,32 @@ class ParallelRunner(Runner):
         assert after is None or isinstance(after, DevicePass), "a pass of another runner cannot be followed"
         rows = self._local.rows_for(spans)
         with self._in_step():
-            self._tell(Launch(_forward(spans), rows, draws, after is not None, num_steps))
+            self._tell(order.Launch(_forward(spans), rows, draws, after is not None, num_steps))
             return self._local.launch_at(self._joining(spans), rows, draws, after, num_steps)
+
+    def is_over(self, launched: Launched) -> bool:
+        """Return whether this rank is known to have computed a pass; never waits."""
+        return self._local.is_over(launched)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
         with self._in_step():
-            self._tell(CopyBlock(source, target))
+            self._tell(order.CopyBlock(source, target))
             self._local.copy_block(source, target)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of some positions of a layer into blocks, in the cache's dtype; ValueError: other sizes."""
-        first, *others = split_heads(kv, len(self.peers) + 1)
+        first, *others = order.split_heads(kv, len(self.peers) + 1)
         self._local.write_kv(block_table, layer, start, num_tokens, first)  # checks the sizes
         with self._in_step():
             for peer, share in zip(self.peers, others, strict=True):
                 place = (list(block_table), layer, start, num_tokens)
-                peer.tell(WriteKv(*place, bytes(share.keys), bytes(share.values)))
+                peer.tell(order.WriteKv(*place, bytes(share.keys), bytes(share.values)))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
         with self._in_step():
-            self._tell(ReadKv(list(block_table), layer, start, num_tokens))
+            self._tell(order.ReadKv(list(block_table), layer, start, num_tokens))
             return self._whole(self._local.read_kv(block_table, layer, start, num_tokens))
 
     def peak_device_bytes(self) -> int:
@@ -178,12 +173,12 @@ class ParallelRunner(Runner):
                 self._on_death(0, _EXIT_STATUS)
             raise
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: order.Order) -> None:
         for peer in self.peers:
             peer.tell(order)
 
     def _whole(self, share: LayerKv) -> LayerKv:
-        return join_heads([share, *(peer.hear() for peer in self.peers)])
+        return order.join_heads([share, *(peer.hear() for peer in self.peers)])
 
     def _joining(self, spans: Sequence[Span]) -> list[Span]:
         """Return the spans with sinks that wait for every rank's heads: all are at the same layer."""
@@ -197,7 +192,7 @@ class ParallelRunner(Runner):
             sink(layer, self._whole(kv))
 
 
-def _forward(spans: Sequence[Span]) -> Forward:
+def _forward(spans: Sequence[Span]) -> order.Forward:
     """Return the spans without what only this process can use."""
     plain = [span._replace(layer_sink=None, block_table=list(span.block_table)) for span in spans]
-    return Forward(plain, [span.layer_sink is not None for span in spans])
+    return order.Forward(plain, [span.layer_sink is not None for span in spans])

@@ -20,7 +20,13 @@ from transformers import Qwen3Config
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.ops import choose
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
-from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
+from baton.engine.runners.torch.ops.cuda.paged_queries import (
+    PagedQueries,
+    Tiles,
+    pack_queries,
+    padded_tables,
+    tiles_for,
+)
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.eager.quantised import WeightDtype
 from baton.engine.runners.torch.ops.pool import KeysValues
@@ -125,7 +131,7 @@ def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:
     for block in free:
         keys[:, block] = values[:, block] = torch.nan
     starts, ends = zip(*case.intervals, strict=True)
-    queries = pack_queries(tables, starts, ends, tiles=case.tiles, device=target)
+    queries = pack_queries(padded_tables(tables, target), starts, ends, tiles=case.tiles, device=target)
     num_heads = case.group * case.num_kv_heads
     query = torch.randn(sum(ends) - sum(starts), num_heads, case.head_dim).to(case.dtype).to(target)
     sinks = torch.randn(num_heads).to(case.dtype).to(target) if case.has_sinks else None

@@ -50,7 +50,7 @@ OTHERS = (
 )
 SHAPES = COMMON + OTHERS if os.environ.get("BATON_KERNELS") == "all" else COMMON
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
-_FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums", "parts")
+_FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums", "parts", "highest")
 _BETWEEN_POINTERS = (
     "heads",
     "cosines",
@@ -63,10 +63,10 @@ _BETWEEN_POINTERS = (
     "copies",
 )
 _SUM_POINTERS = ("delta", "weight", "total", "normalised", "rows", "again", "bias")
-_LONG_POINTERS = ("slots", "best", "chosen")
+_LONG_POINTERS = ("slots", "chosen")
 _DOUBLE_POINTERS = ("temperatures", "uniforms", "sums")
 _INT_POINTERS = ("tables", "ends", "first_rows", "tile_sequences", "tile_first_queries")
-_PACKED_POINTERS = ("words", "scales", "marks", "arrivals")
+_PACKED_POINTERS = ("words", "scales", "marks", "arrivals", "places")
 _ALIGNED = ("row_stride", "query_row_stride", "query_head_stride", "key_head_stride", "value_head_stride")
 
 
@@ -183,13 +183,13 @@ def test_what_lies_between_products_compiles_for_hopper_without_spills(
     assert spilled_bytes(binary, tmp_path) == 0
 
 
-@pytest.mark.parametrize("name", ["sum_chunks", "pick_tokens"])
+@pytest.mark.parametrize("name", ["weigh_chunks", "pick_tokens"])
 def test_drawing_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> None:
     """In float64, from the vocabulary of Qwen3."""
     from baton.engine.runners.torch.ops.cuda import drawing_kernel
 
     constants = {"SIZE": 151_936, "NUM_CHUNKS": 75, "CHUNK": 2048}
-    constants |= {"PADDED_CHUNKS": 128} if name == "pick_tokens" else {}
+    constants |= {"PADDED_CHUNKS": 128, "NOT_FINITE": -1} if name == "pick_tokens" else {}
 
     binary = compiled(getattr(drawing_kernel, name), constants, torch.bfloat16, Tiles(1, 16, 16, 8, 1), tmp_path)
 

@@ -82,7 +82,7 @@ class TritonOps(DeviceOps):
 
     def drawn(self, logits: torch.Tensor, temperatures: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
         """See `DeviceOps`."""
-        return draw(logits, self.most_probable(logits), temperatures, uniforms)
+        return draw(logits, temperatures, uniforms)
 
 
 class CudaOps(TritonOps):

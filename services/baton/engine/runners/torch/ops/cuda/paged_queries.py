@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from baton.engine.runners.torch.ops.pool import upload
@@ -43,22 +45,29 @@ class PagedQueries:
         return len(self.tile_sequences)
 
 
+def padded_tables(tables: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Return the blocks of sequences on the device: [num_sequences, most blocks], int32, filled up with zeros."""
+    sizes = np.fromiter(map(len, tables), np.int64, len(tables))
+    padded = np.zeros((len(tables), sizes.max()), np.int32)
+    padded[np.arange(sizes.max()) < sizes[:, None]] = np.fromiter(chain.from_iterable(tables), np.int32, sizes.sum())
+    return upload(padded, device, torch.int32)
+
+
 def pack_queries(
-    tables: Sequence[Sequence[int]], starts: Sequence[int], ends: Sequence[int], *, tiles: Tiles, device: torch.device
+    tables: torch.Tensor, starts: Sequence[int], ends: Sequence[int], *, tiles: Tiles, device: torch.device
 ) -> PagedQueries:
     """Return the description of sequences laid end to end.
 
-    `tables`: blocks of each; cover the positions before its end. `starts`: position of the first query of each. `ends`:
-    position after its last query. `tiles`: into what the queries are cut. `device`: where the tensors are made.
+    `tables`: their `padded_tables`, which cover the positions before their ends. `starts`: position of the first query
+    of each. `ends`: position after its last query. `tiles`: into what the queries are cut. `device`: where to.
     """
     counts = [end - start for start, end in zip(starts, ends, strict=True)]
     cut = [(index, first) for index, count in enumerate(counts) for first in range(0, count, tiles.queries)]
     first_rows = [0]
     for count in counts:
         first_rows.append(first_rows[-1] + count)
-    widest = max(map(len, tables))
     return PagedQueries(
-        tables=upload([[*table, *[0] * (widest - len(table))] for table in tables], device, torch.int32),
+        tables=tables,
         ends=upload(ends, device, torch.int32),
         first_rows=upload(first_rows, device, torch.int32),
         tile_sequences=upload([sequence for sequence, _ in cut], device, torch.int32),
