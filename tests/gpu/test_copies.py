@@ -126,7 +126,7 @@ def test_families(name: CheckpointName) -> None:
 
 
 def test_memory_of_copies_is_lent_again() -> None:
-    """Prompt after prompt is handed over; neither the device's memory nor the process's, what is pinned of it, grows."""
+    """Prompt after prompt is handed over; neither the device's memory nor the process's grows, pinned or not."""
     if not IS_CUDA:
         pytest.skip("a CPU's memory is not counted")
     length, taken = 600, []
