@@ -211,12 +211,14 @@ class Pipeline:
         return launched
 
     def _timed_launch(self, step: Step, choice: TokenChoice) -> Pass:
-        """Launch a pass, and note how long before the end of another it had to be begun: of several, the first's."""
+        """Launch a pass, and note how long before the end of another it had to be begun: until the device has work."""
         began = self._clock()
         launched = launch(self._runner, step, choice, self._in_flight)
-        share = min(1.0, 2 / step.num_passes)  # the first has all that is sent for them, too
+        # The first of several steps has all that is sent for them, too; a prompt's operations come one by one.
+        share = min(1.0, 2 / step.num_passes) if step.is_decode else 0.0
         taken = max(0.0, began - self._planning_began) + share * (self._clock() - began)
-        self._planning_seconds = max(taken, _PLANNING_KEPT * self._planning_seconds)
+        most = 2 * self._planning_seconds + self.pass_seconds  # a pause says nothing of the next time
+        self._planning_seconds = max(min(taken, most), _PLANNING_KEPT * self._planning_seconds)
         return launched
 
     def _hand_out_cached(self, step: Step) -> None:
