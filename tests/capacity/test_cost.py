@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity import cost
-from baton.capacity.hardware import PRESETS, Hardware
+from baton.capacity.hardware import PRESETS, Hardware, StepSpan, step_seconds
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import NodeRole, PlacementRequest
 from baton.capacity.terms import decode_terms, local_terms, prefill_terms
@@ -138,3 +138,22 @@ def test_an_estimate_counts_the_passes_of_its_node(role: NodeRole) -> None:
 
     assert expected > 1.3 * cost.prefill_seconds(reckoned.shape, reckoned.profile, 0, 1028)
     assert prefill_terms(request, reckoned).prefill_seconds == local.prefill_seconds == expected
+
+
+@pytest.mark.parametrize(("num_tokens", "pass_tokens"), [(40, 0), (40, 512), (5, 512), (1024, 512), (1300, 512)])
+def test_a_prompt_beside_others_takes_what_its_passes_take(num_tokens: int, pass_tokens: int) -> None:
+    """Each of its passes computes a position of every one that decodes; of few positions it reads weights and KV."""
+    hardware, beside = PRESETS["m3-ultra"], cost.Beside(12, 1100)
+    size = pass_tokens or num_tokens
+    spans = [min(num_tokens - start, size) for start in range(0, num_tokens, size)]
+    others = [StepSpan(1100, 1)] * 12
+    ends = [sum(spans[: index + 1]) for index in range(len(spans))]
+    expected = sum(
+        step_seconds(hardware, LLAMA_3_1_8B, [*others, StepSpan(end, own)])
+        for end, own in zip(ends, spans, strict=True)
+    )
+
+    told = cost.prefill_seconds(LLAMA_3_1_8B, hardware.profile(), 0, num_tokens, pass_tokens, beside)
+
+    assert told == pytest.approx(expected, rel=0.02)
+    assert told > cost.prefill_seconds(LLAMA_3_1_8B, hardware.profile(), 0, num_tokens, pass_tokens)

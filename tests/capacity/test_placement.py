@@ -166,8 +166,10 @@ def test_a_worker_that_decodes_is_charged_for_prompts_of_others() -> None:
         assert found.estimate is not None
         return found.estimate
 
-    imposed, prefill = remote(decision.candidates).imposed_seconds, remote(idle.candidates).prefill_seconds
+    imposed, prefill = remote(decision.candidates).imposed_seconds, remote(decision.candidates).prefill_seconds
     step = cost.step_seconds(dgx.shape, dgx.profile, 4, 1000)
+    theirs = 16 * dgx.shape.step_flop(4, 1000) / dgx.profile.prefill_flops
+    assert prefill == pytest.approx(remote(idle.candidates).prefill_seconds + theirs)
     assert remote(idle.candidates).imposed_seconds == 0
     assert imposed == pytest.approx(4 * (prefill - 16 * step), rel=0.02)
 

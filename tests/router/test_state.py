@@ -462,7 +462,9 @@ def test_nodes_on_one_device_share_its_time() -> None:
     assert after["dgx"].profile.prefill_flops == before["dgx"].profile.prefill_flops / 2
     assert after["mac"].profile == before["mac"].profile
     assert after["dgx"].queue == after["mac"].queue
-    assert after["dgx"].queue.total_seconds == pytest.approx(cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096))
+    assert after["dgx"].queue.total_seconds == pytest.approx(
+        cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096), rel=1e-3
+    )
     assert (after["other"].profile, after["other"].queue.total_seconds) == (before["other"].profile, 0.0)
 
 

@@ -172,37 +172,63 @@ def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
     return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
 
 
+class Beside(NamedTuple):
+    """Sequences that decode on a node: every pass computes a position of each, and reads its KV."""
+
+    num_sequences: float = 0.0
+    context_tokens: float = 0.0
+    """On average."""
+
+
+_NOBODY = Beside()
+
+
 def prefill_seconds(
-    shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int, pass_tokens: int = 0
+    shape: ModelShape,
+    profile: NodeProfile,
+    cached_tokens: int,
+    num_prompt_tokens: int,
+    pass_tokens: int = 0,
+    beside: Beside = _NOBODY,
 ) -> float:
-    """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt, alone (docs/placement.md).
+    """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt in its passes (docs/placement.md).
 
     `pass_tokens`: how many a pass computes at most, each of which reads the weights, the last one too, however few are
-    left for it; 0: all.
+    left for it; 0: all. `beside`: who decodes in them.
     """
-    reading = shape.weight_bytes / profile.decode_bytes_per_second
+    reading = shape.step_bytes(*beside) / profile.decode_bytes_per_second
+    decoding = shape.step_flop(*beside) / profile.prefill_flops
     num_passes, num_left = divmod(num_prompt_tokens - cached_tokens, pass_tokens or max(1, num_prompt_tokens))
     computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
     computing += profile.prefill_overhead_seconds
     if not num_passes or not num_left:
-        return max(computing, max(1, num_passes) * reading)
+        num_passes = max(1, num_passes)
+        return max(computing + num_passes * decoding, num_passes * reading)
     last = shape.prefill_flop(num_prompt_tokens - num_left, num_prompt_tokens) / profile.prefill_flops
-    return max(computing - last, num_passes * reading) + max(last, reading)
+    return max(computing - last + num_passes * decoding, num_passes * reading) + max(last + decoding, reading)
 
 
 def prompt_seconds(
-    shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int, *, pass_tokens: int
+    shape: ModelShape,
+    profile: NodeProfile,
+    cached_tokens: int,
+    num_prompt_tokens: int,
+    *,
+    pass_tokens: int,
+    beside: Beside = _NOBODY,
 ) -> float:
     """Return what a prompt adds to a queue, in passes of `pass_tokens` positions; 0: it has one of its own.
 
     A pass may end with it, or read the weights for others, too. Half of them do: 14 prompts of 22 positions took mocks
     0.19 s each, where one takes 0.25 s alone and each of many that share all passes 0.14 s.
     """
-    alone = prefill_seconds(shape, profile, cached_tokens, num_prompt_tokens, pass_tokens)
+    alone = prefill_seconds(shape, profile, cached_tokens, num_prompt_tokens, pass_tokens, beside)
     if not pass_tokens:
         return alone
-    computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
-    reading = (num_prompt_tokens - cached_tokens) / pass_tokens * shape.weight_bytes / profile.decode_bytes_per_second
+    share = (num_prompt_tokens - cached_tokens) / pass_tokens
+    flop = shape.prefill_flop(cached_tokens, num_prompt_tokens) + share * shape.step_flop(*beside)
+    computing = flop / profile.prefill_flops
+    reading = share * shape.step_bytes(*beside) / profile.decode_bytes_per_second
     return (alone + max(computing, reading) + profile.prefill_overhead_seconds) / 2
 
 

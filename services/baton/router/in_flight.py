@@ -102,13 +102,14 @@ class PlacementLedger:
         pass_tokens: int = 0,
     ) -> QueuedWork:
         """Return what a node has to compute. `pass_tokens` are positions that it computes in one pass; 0: unknown."""
+        beside = cost.Beside(load.num_decoding, load.mean_context_tokens)
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
         placed = [entry for entry in unreported if entry.work.num_prompt_tokens]
         listed_spans = _listed_spans(load, entries)
         spans = [*listed_spans, *[(entry.work.prompt_begin, entry.work.prompt_end) for entry in placed]]
         seconds = [  # the first has its pass alone, those that wait may share theirs
-            cost.prompt_seconds(shape, profile, *span, pass_tokens=pass_tokens if index else 0)
+            cost.prompt_seconds(shape, profile, *span, pass_tokens=pass_tokens if index else 0, beside=beside)
             for index, span in enumerate(spans)
         ]
         placed_at = [entry.placed_at_seconds for entry in placed]
@@ -265,8 +266,8 @@ class PlacedRequest:
     """Terms of the next best candidate; None if there was none."""
     link_factor: float = 1.0
     """Correction that its transfer was estimated with."""
-    device_share: float = 1.0
-    """By what nodes on the same device were expected to slow its prompt."""
+    prefill_factor: float = 1.0
+    """By what those that decode beside it, and nodes on its device, were expected to slow its prompt."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.

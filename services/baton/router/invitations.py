@@ -35,10 +35,8 @@ class LanDoor:
         invitations: Invitations,
         stack: AsyncExitStack,
     ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._router = router
-        self._invitations = invitations
+        self._settings, self._identity = settings, identity
+        self._router, self._invitations = router, invitations
         self._stack = stack
         self._opening = asyncio.Lock()
         self._address = ""

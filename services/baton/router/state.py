@@ -213,12 +213,13 @@ class RouterState:
         self._recent_of(candidate.decode_node_id).add_arrival(estimate.start_seconds)
         self._recent_of(computing_id).add_prompt(estimate.prefill_seconds)
         sender_id = candidate.pull_node_id or candidate.prefill_node_id
+        alone = _alone_seconds(prefiller or decoder, begin, request.num_prompt_tokens)
         placed = PlacedRequest(
             candidate,
             request.num_prompt_tokens,
             base_step_seconds=estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id),
             runner_up=runner_up,
-            device_share=self._snapshots.device_share(prefiller or decoder),
+            prefill_factor=estimate.prefill_seconds / alone / self.prefill_calibration.factor(computing_id),
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
         )
         self._awaited[placement_id] = placed
@@ -266,13 +267,10 @@ class RouterState:
             return
         if placed.has_restored(outcome.prefill_cached_tokens):
             return
-        described = computing.description
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
-        estimated = cost.prefill_seconds(
-            described.shape, described.profile, num_cached, placed.num_prompt_tokens, described.max_step_tokens
-        )
-        node_id = described.node_id
-        self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated * placed.device_share)
+        estimated = placed.prefill_factor * _alone_seconds(computing, num_cached, placed.num_prompt_tokens)
+        node_id = computing.description.node_id
+        self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated)
         estimate = placed.candidate.estimate
         is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)
         if estimate and is_as_placed and max(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:
@@ -327,3 +325,8 @@ class RouterState:
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:
     return used.decode_node_id, used.prefill_node_id, used.pull_node_id
+
+
+def _alone_seconds(node: Node, num_cached: int, num_prompt_tokens: int) -> float:
+    told = node.description
+    return cost.prefill_seconds(told.shape, told.profile, num_cached, num_prompt_tokens, told.max_step_tokens)
