@@ -33,12 +33,9 @@ class HealthWatch:
         start_timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._supervisor = supervisor
-        self._check = check
-        self._interval_seconds = interval_seconds
-        self._num_failed_checks = num_failed_checks
-        self._start_timeout_seconds = start_timeout_seconds
-        self._clock = clock
+        self._supervisor, self._check = supervisor, check
+        self._interval_seconds, self._num_failed_checks = interval_seconds, num_failed_checks
+        self._start_timeout_seconds, self._clock = start_timeout_seconds, clock
         self._num_failures = 0
         self._forgiven_seconds = 0.0
 

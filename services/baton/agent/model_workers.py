@@ -74,10 +74,8 @@ class ModelWorkers:
     def __init__(
         self, machine_id: str, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine, weight_address: str = ""
     ) -> None:
-        self._machine_id = machine_id
-        self._weight_address = weight_address
-        self._make_worker = make_worker
-        self._parameter_bytes = parameter_bytes
+        self._machine_id, self._weight_address = machine_id, weight_address
+        self._make_worker, self._parameter_bytes = make_worker, parameter_bytes
         self._on_line = on_line
         self._works: dict[str, tuple[_ModelWork, asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()

@@ -213,8 +213,8 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_commands():
-                self._pipeline.begin_planning()
                 self._exchange()
+                self._pipeline.begin_planning()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
                 self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or bool(self._reads.queue)

@@ -70,10 +70,8 @@ class WorkerNode:
         """Bytes of main memory that each part of the node may hold, by the setting that bounds it."""
         self.is_kv_quantized = settings.kv_quantization != "none"
         """Whether the KV here is rounded, so that no other node may take it for exact."""
-        self.runner = runner
-        self.profile = profile
-        self._wire_abilities = wire_abilities
-        self._place = place
+        self.runner, self.profile = runner, profile
+        self._wire_abilities, self._place = wire_abilities, place
         self._text_digest = text_digest
         count = Metrics().add
         self.transfers = TransferGate(lambda claim: count(names.REFUSED_TRANSFERS, 1, {names.REASON: claim}))

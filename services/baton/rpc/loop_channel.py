@@ -264,10 +264,8 @@ class LoopStream(Generic[T]):
         deserialize: Callable[[bytes], T],
         request: bytes | None = None,
     ) -> None:
-        self._channel = channel
-        self._headers = headers
-        self._serialize = serialize
-        self._deserialize = deserialize
+        self._channel, self._headers = channel, headers
+        self._serialize, self._deserialize = serialize, deserialize
         self._request = request
         self._beginning = asyncio.Lock()
         self._call: LoopCall | None = None

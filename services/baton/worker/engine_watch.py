@@ -50,10 +50,8 @@ class EngineWatch:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._call = call
-        self._load = load
-        self._stuck_seconds = stuck_seconds
-        self._clock = clock
+        self._call, self._load = call, load
+        self._stuck_seconds, self._clock = stuck_seconds, clock
         self._sleep = sleep
         self._is_asked = False  # written here before a question and by the engine's thread after it
         self._answered_at = clock()

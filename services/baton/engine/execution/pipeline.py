@@ -71,8 +71,8 @@ class Pipeline:
         self._free_since = self._rested_seconds = 0.0
         self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
         self._step_seconds = 0.0  # of the last pass, where that was a step
-        self._planning_began = math.inf
-        self._planning_seconds = 0.0  # until the device has the first of what is launched
+        self._planning_began = self._planned_seconds = self._planning_seconds = 0.0
+        self._settling_seconds = 0.0  # of one of several steps, from its end to its tokens' way out
 
     @property
     def is_in_flight(self) -> bool:
@@ -129,6 +129,7 @@ class Pipeline:
 
         Returns whether there was anything: if not, only a command can change what the scheduler plans next.
         """
+        self._planned_seconds = self._clock() - self._planning_began if self._planning_began else 0.0
         suspect = step.sequences[0] if step.is_alone and step.sequences else None
         if suspect is not None:
             self._tell_alone(suspect, is_alone=True)
@@ -164,8 +165,8 @@ class Pipeline:
         Nor those that are at the device while the next launch is planned: it would have nothing to do then.
         """
         while (launched := self._in_flight) is not None and (num_left := launched.step.num_left) > 1:
-            spare_seconds = (num_left - 1) * self._step_seconds - self._busy_seconds
-            if self._step_seconds and self._planning_seconds > spare_seconds > -math.inf:
+            spare_seconds = (num_left - 1) * self._step_seconds - self._settling_seconds
+            if self._step_seconds and self._planning_seconds > spare_seconds:
                 break
             began = self._clock()
             is_awaited = self._await_command(self._rest_seconds(launched.step, 1))
@@ -177,6 +178,7 @@ class Pipeline:
                 break
             self._settle(launched)
             self._deliver()
+            self._settling_seconds = self._clock() - self._free_since
 
     def _settle_all(self, launched: Pass) -> None:
         """Process what has not been of a pass, or of several in a row, unless one fails."""
@@ -216,7 +218,7 @@ class Pipeline:
         launched = launch(self._runner, step, choice, self._in_flight)
         # The first of several steps has all that is sent for them, too; a prompt's operations come one by one.
         share = min(1.0, 2 / step.num_passes) if step.is_decode else 0.0
-        taken = max(0.0, began - self._planning_began) + share * (self._clock() - began)
+        taken = self._planned_seconds + share * (self._clock() - began)
         most = 2 * self._planning_seconds + self.pass_seconds  # a pause says nothing of the next time
         self._planning_seconds = max(min(taken, most), _PLANNING_KEPT * self._planning_seconds)
         return launched

@@ -137,10 +137,8 @@ class Ingest:
         failing: Callable[[Sequence], AbstractContextManager[None]],
         on_landed: Callable[[Sequence], None],
     ) -> None:
-        self._runner = runner
-        self._budget = budget
-        self._clock = clock
-        self._failing = failing
+        self._runner, self._budget = runner, budget
+        self._clock, self._failing = clock, failing
         self._on_landed = on_landed
         self._rate = MoveRate()
         self._queues: dict[Sequence, deque[FrameCursor | Callable[[], None]]] = {}

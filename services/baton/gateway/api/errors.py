@@ -31,10 +31,8 @@ class ApiError(Exception):
         API calls it; `code` says to programs what went wrong.
         """
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.field = field
+        self.status, self.message = status, message
+        self.kind, self.field = kind, field
         self.code = code
         self.headers = headers or {}
 

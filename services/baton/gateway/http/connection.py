@@ -75,10 +75,8 @@ class HttpConnection(asyncio.Protocol):
         """Address of the client."""
         self.is_made = False
         """Whether it has been opened: its handshake is over."""
-        self._handler = handler
-        self._error_body = error_body
-        self._limits = limits
-        self._connections = connections
+        self._handler, self._error_body = handler, error_body
+        self._limits, self._connections = limits, connections
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._held = connections.held

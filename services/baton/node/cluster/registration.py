@@ -176,10 +176,8 @@ class RouterRegistrations:
         on_peers: Callable[[Peers], None] = lambda _peers: None,
         transfer_key: bytes = b"",
     ) -> None:
-        self._node = node
-        self._transfer_key = transfer_key
-        self._load = load
-        self._report_seconds = report_seconds
+        self._node, self._transfer_key = node, transfer_key
+        self._load, self._report_seconds = load, report_seconds
         self._on_peers = on_peers
         self._peers_of: dict[str, Peers] = {}
         self._links: dict[str, node_pb2.LinkMeasurement] = {}

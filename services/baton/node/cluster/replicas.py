@@ -40,10 +40,8 @@ class Replicas(Generic[MemberT]):
         on_gone: Callable[[str], None] = lambda _address: None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        self._source = source
-        self._make = make
-        self._run = run
-        self._on_gone = on_gone
+        self._source, self._make = source, make
+        self._run, self._on_gone = run, on_gone
         self._linger_seconds = linger_seconds
         self._lingering: dict[str, asyncio.TimerHandle] = {}
         self.members: dict[str, MemberT] = {}

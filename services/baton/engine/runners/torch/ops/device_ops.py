@@ -97,10 +97,6 @@ class HostCopy(NamedTuple):
     arrival: torch.cuda.Event | None = None
     """None: it has arrived."""
 
-    def has_arrived(self) -> bool:
-        """Return whether it has arrived; never waits."""
-        return self.arrival is None or bool(self.arrival.query())
-
     def wait(self) -> None:
         """Wait for the copy alone."""
         if self.arrival is not None:
