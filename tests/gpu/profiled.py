@@ -23,9 +23,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from bench.microbench.torch import passes
-from bench.microbench.torch.__main__ import DRY, FULL, Sizes
-from bench.microbench.torch.batches import Workload, run_baton
-from bench.microbench.torch.shapes import Shape, random_runner
+from bench.microbench.torch.__main__ import DRY, FULL, Sizes, sized_runner
+from bench.microbench.torch.batches import Throughput, Workload, run_baton
 
 _NUM_LONGEST, _NUM_KERNELS = 5, 14
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -81,7 +80,7 @@ def _is_of_device(event: dict[str, Any]) -> bool:
 
 def profile_decode(sizes: Sizes, device: torch.device, folder: Path) -> dict[str, Any]:
     """Trace launches of several steps of one sequence by weights in 4 bits."""
-    runner = _runner(sizes.decoded, sizes, device, 1, sizes.context + 512, weight_dtype="int4")
+    runner = sized_runner(sizes.decoded, sizes, device, 1, sizes.context + 512, weight_dtype="int4")
     arguments = {"batch_size": 1, "context": sizes.context, "num_launches": 4, "num_steps": runner.max_launch_steps}
     passes.decode_seconds(runner, **arguments)
     found = traced("decode-int4", lambda: passes.decode_seconds(runner, **arguments), folder)
@@ -91,7 +90,7 @@ def profile_decode(sizes: Sizes, device: torch.device, folder: Path) -> dict[str
 
 def profile_prompt(sizes: Sizes, device: torch.device, folder: Path) -> dict[str, Any]:
     """Trace a prompt with and without its KV handed over."""
-    runner = _runner(sizes.decoded, sizes, device, 1, sizes.num_prompt_tokens + 16)
+    runner = sized_runner(sizes.decoded, sizes, device, 1, sizes.num_prompt_tokens + 16)
     passes.streaming_seconds(runner, num_tokens=sizes.num_prompt_tokens, repeat=1)
     work = lambda: passes.streaming_seconds(runner, num_tokens=sizes.num_prompt_tokens, repeat=1)  # noqa: E731
     found = traced("prompt-handed-over", work, folder)
@@ -118,45 +117,32 @@ def profile_engine(sizes: Sizes, device: torch.device, folder: Path) -> dict[str
     num_requests, max_tokens = sizes.batches[0]
     workload = Workload(num_requests, sizes.min_tokens, max_tokens, sizes.batched.vocabulary_size)
     first = max(min(_FIRST_LAUNCH, max_tokens // 3), 1)
-    for is_traced in (False, True):
-        runner = _Counting(_runner(sizes.batched, sizes, device, num_requests, 2 * max_tokens))
-        answers: list[Any] = []
 
-        def run(runner: Any = runner, answers: list[Any] = answers) -> None:
-            answers.append(run_baton(runner, workload, temperature=0.6, max_step_tokens=sizes.max_step_tokens))
+    def new_runner() -> Any:
+        return _Counting(sized_runner(sizes.batched, sizes, device, num_requests, 2 * max_tokens))
 
-        thread = threading.Thread(target=run)
-        thread.start()
+    def run(runner: Any) -> Throughput:
+        return run_baton(runner, workload, temperature=0.6, max_step_tokens=sizes.max_step_tokens)
 
-        def wait_for(count: int, runner: Any = runner, thread: threading.Thread = thread) -> None:
-            while len(runner.starts) < count and thread.is_alive():
-                time.sleep(0.002)
+    runner = new_runner()
+    done = run(runner)
+    between = sorted(after - before for before, after in pairwise(runner.starts))
+    untraced = {"tokens_per_second": done.num_output_tokens / done.seconds, **done._asdict()}
+    untraced["launches"] = len(runner.starts)
+    untraced["launch_every_seconds"] = [between[int(len(between) * q)] for q in (0.1, 0.5, 0.9, 0.99)]
 
-        if is_traced:
-            wait_for(first)
-            found = traced("engine-256", lambda wait=wait_for: wait(first + _NUM_LAUNCHES), folder)
-        thread.join()
-        between = sorted(after - before for before, after in pairwise(runner.starts))
-        done = answers[0]
-        if not is_traced:
-            untraced = {"tokens_per_second": done.num_output_tokens / done.seconds, **done._asdict()}
-            untraced["launches"] = len(runner.starts)
-            untraced["launch_every_seconds"] = [between[int(len(between) * q)] for q in (0.1, 0.5, 0.9, 0.99)]
+    runner = new_runner()
+    thread = threading.Thread(target=run, args=(runner,))
+    thread.start()
+
+    def wait_for(count: int) -> None:
+        while len(runner.starts) < count and thread.is_alive():
+            time.sleep(0.002)
+
+    wait_for(first)
+    found = traced("engine-256", lambda: wait_for(first + _NUM_LAUNCHES), folder)
+    thread.join()
     return {**found, "untraced": untraced}
-
-
-def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: int, context: int, **others: Any) -> Any:
-    longest = max(context, sizes.num_prompt_tokens + 1)
-    num_blocks = max_batch_size * -(-context // 16) + -(-longest // 16)
-    return random_runner(
-        shape,
-        dtype=sizes.dtype,
-        device=device,
-        num_blocks=num_blocks,
-        max_batch_size=max_batch_size,
-        max_context=longest,
-        **others,
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

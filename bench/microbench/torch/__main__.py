@@ -98,14 +98,14 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Line]:
     yield from _passes(sizes, device)
     for weight_dtype in ("int4", "fp8") if device.type == "cuda" else ("int4",):
         batch_sizes = sizes.batch_sizes[:2]
-        runner = _runner(sizes.decoded, sizes, device, batch_sizes[-1], _decode_context(sizes), weight_dtype)
+        runner = sized_runner(sizes.decoded, sizes, device, batch_sizes[-1], _decode_context(sizes), weight_dtype)
         yield from _decode(runner, sizes, batch_sizes, weight_dtype)
         runner.close()
     yield from _batches(sizes, device)
 
 
 def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
-    runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), _decode_context(sizes))
+    runner = sized_runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), _decode_context(sizes))
     yield from _decode(runner, sizes, sizes.batch_sizes)
     num_tokens = sizes.num_prompt_tokens
     seconds_each = passes.prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
@@ -150,7 +150,7 @@ def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
         workload = Workload(num_requests, sizes.min_tokens, max_tokens, shape.vocabulary_size)
         told = {"kind": "batch", "num_requests": num_requests, "max_tokens": max_tokens}
         for temperature in (0.0, 0.6):
-            runner = _runner(shape, sizes, device, num_requests, 2 * max_tokens)
+            runner = sized_runner(shape, sizes, device, num_requests, 2 * max_tokens)
             done = run_baton(runner, workload, temperature=temperature, max_step_tokens=sizes.max_step_tokens)
             yield {**told, "system": "baton", "temperature": temperature, **done._asdict()}
         if max_tokens > _TRANSFORMERS_TOKENS:
@@ -163,7 +163,7 @@ def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
         yield {**told, "system": "transformers", "temperature": 0.0, **done._asdict()}
 
 
-def _runner(
+def sized_runner(
     shape: Shape,
     sizes: Sizes,
     device: torch.device,
@@ -171,6 +171,7 @@ def _runner(
     max_context: int,
     weight_dtype: WeightDtype = "auto",
 ) -> CudaGraphRunner:
+    """Return a runner of a shape with blocks for so many sequences, and for a prompt that is timed."""
     longest = max(max_context, sizes.num_prompt_tokens + 1)
     num_blocks = max_batch_size * -(-max_context // _BLOCK_TOKENS) + -(-longest // _BLOCK_TOKENS)
     return random_runner(

@@ -135,10 +135,6 @@ class NodeLoad:
         """Return how many requests decode there, or will."""
         return max(self.num_decoding, self.num_running + self.num_waiting - self.num_exports)
 
-    def beside(self, max_batch_size: int) -> Beside:
-        """Return those that decode there while a prompt is computed."""
-        return Beside(min(self.num_generating, max_batch_size), self.mean_context_tokens)
-
 
 class TermSpread(NamedTuple):
     """How far outcomes of a node lay from their estimates: standard deviation of the logarithm of the ratio."""
@@ -207,7 +203,7 @@ class NodeSnapshot:
 
     def prefill_seconds(self, cached_tokens: int, num_prompt_tokens: int) -> float:
         """Return the time for positions [cached_tokens, num_prompt_tokens) of a prompt, beside those that decode."""
-        beside = self.load.beside(self.max_batch_size)
+        beside = Beside(min(self.load.num_generating, self.max_batch_size), self.load.mean_context_tokens)
         return prefill_seconds(self.shape, self.profile, cached_tokens, num_prompt_tokens, self.max_step_tokens, beside)
 
 

@@ -214,9 +214,10 @@ class Engine:
         try:
             while self._take_commands():
                 self._exchange()
-                self._pipeline.begin_planning()
+                began = self._clock()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
+                self._pipeline.note_planning(self._clock() - began)
                 self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or bool(self._reads.queue)
                 self._deliver()
             if self._disk_tier is not None:

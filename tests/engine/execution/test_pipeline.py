@@ -420,8 +420,8 @@ def test_the_device_does_not_wait_while_the_next_launch_is_planned(planning: flo
         seconds = pipeline.rest_seconds
         device.rest(seconds)
         pipeline.note_rest(seconds)
-        pipeline.begin_planning()
         device.now += planning
+        pipeline.note_planning(planning)
         pipeline.run(stepper.scheduler.schedule())
 
     assert min(device.left[5:]) >= 0.0, device.left

@@ -167,7 +167,7 @@ class Scenery:
                 yield f"{number}: {what} {sequence.request_id}"
 
     def _end(self, step: Step) -> None:
-        step.is_computed = True
+        step.num_collected = 1
         self.scheduler.note_pass(step, step.num_passes * (0.002 + 1e-4 * step.num_tokens + 1e-6 * step.num_pairs))
         for _ in range(step.num_passes):
             sequences = [each.sequence for each in step.sampled if each.sequence.phase is not Phase.FINISHED]

@@ -114,7 +114,7 @@ def test_a_reception_waits_for_blocks_that_a_pass_in_flight_fills() -> None:
     receiving = stepper.add(request_of(prompt_of(9), "receiving", purpose=Purpose.RECEIVE))
 
     in_flight = stepper.admit_receiving()
-    step.is_computed = True
+    step.num_collected = 1
     proven = stepper.admit_receiving()
 
     assert (in_flight, proven) == ([], [receiving])

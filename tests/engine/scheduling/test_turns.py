@@ -104,7 +104,7 @@ def computed(stepper: Stepper) -> Step:
     """Return the next pass, once the device has computed it: nothing is in flight when the next one is planned."""
     step = stepper.step()
     assert step is not None
-    step.is_computed = True
+    step.num_collected = 1
     stepper.scheduler.note_pass(step, 0.01)
     return step
 
@@ -148,7 +148,7 @@ def test_a_suspect_waits_for_no_token_of_a_client_that_is_gone() -> None:
     stepper.scheduler.progress.begin(in_flight)
     suspect = stepper.add(request_of(prompt_of(6, 50), "thief", tenant="thief", is_suspect=True))
     stepper.scheduler.finish(gone)
-    in_flight.is_computed = True
+    in_flight.num_collected = 1
 
     following = stepper.scheduler.schedule()
 

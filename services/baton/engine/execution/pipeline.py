@@ -71,7 +71,7 @@ class Pipeline:
         self._free_since = self._rested_seconds = 0.0
         self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
         self._step_seconds = 0.0  # of the last pass, where that was a step
-        self._planning_began = self._planned_seconds = self._planning_seconds = 0.0
+        self._planned_seconds = self._planning_seconds = 0.0  # of this pass, and as it is reckoned with
         self._settling_seconds = 0.0  # of one of several steps, from its end to its tokens' way out
 
     @property
@@ -120,16 +120,15 @@ class Pipeline:
         """Note that the host has rested."""
         self._rested_seconds += seconds
 
-    def begin_planning(self) -> None:
-        """Note that the next pass is planned from now on."""
-        self._planning_began = self._clock()
+    def note_planning(self, seconds: float) -> None:
+        """Note what it took to plan the next pass."""
+        self._planned_seconds = seconds
 
     def run(self, step: Step) -> bool:
         """Launch what the scheduler planned, and process the pass that was in flight.
 
         Returns whether there was anything: if not, only a command can change what the scheduler plans next.
         """
-        self._planned_seconds = self._clock() - self._planning_began if self._planning_began else 0.0
         suspect = step.sequences[0] if step.is_alone and step.sequences else None
         if suspect is not None:
             self._tell_alone(suspect, is_alone=True)
@@ -358,7 +357,6 @@ def collect(computed: Pass) -> PassResult:
         result = _plain_result(step, launched.tokens(step.num_collected))
     else:
         result = sampled_result(step, launched.logits())
-    step.is_computed = True
     step.num_collected += 1
     return result
 

@@ -362,7 +362,7 @@ class Scheduler:
 def _is_in_flight(step: Step) -> bool:
     """Return whether the device may still be at a pass, or at the last of several: some of its tokens are not here."""
     is_awaited = any(each.num_ahead and each.phase is not Phase.FINISHED for each in step.sequences)
-    return is_awaited or (bool(step.spans) and not step.is_computed)
+    return is_awaited or (bool(step.spans) and not step.num_collected)
 
 
 def due_seconds(arrival_seconds: float, priority: int) -> float:

@@ -103,9 +103,7 @@ class Step:
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
     num_collected: int = 0
-    """Of the passes, those whose tokens the host has."""
-    is_computed: bool = False
-    """Whether the device has computed it, so that what its blocks hold is known to be right."""
+    """Of the passes, those whose tokens the host has: with the first, what its blocks hold is known to be right."""
     has_sinks: bool = False
     """Whether a span hands its K and V out."""
     is_following: bool = False
@@ -169,7 +167,7 @@ class Step:
     @classmethod
     def after(cls, last: Step) -> Self:
         """Return an empty pass, to be planned behind the last one."""
-        return cls(cache=CacheChanges(unproven=frozenset(() if last.is_computed else last.cache.stored)))
+        return cls(cache=CacheChanges(unproven=frozenset(() if last.num_collected else last.cache.stored)))
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the next positions of a sequence."""

@@ -52,14 +52,13 @@ def tiling_for(num_rows: int, weight: PackedWeight, dtype: torch.dtype, num_mult
     """Return the tiling of a product of 1 to `MAX_ROWS` rows."""
     rows = max(_SMALLEST_TILE, 1 << (num_rows - 1).bit_length())
     by_codes = dtype in _MARKS and rows <= 16 and weight.kind.codes == "affine" and weight.kind.bits <= 4
-    outputs, num_warps = 64, 2  # measured on an H200, as all that follows: bench/results/gpu.json
     if dtype is torch.float32:  # no tensor core multiplies it exactly
         outputs, num_warps = 32, 4
-    elif rows > 32:
-        outputs, num_warps = 128, 8
+    else:
+        outputs, num_warps = (64, 2) if rows <= 32 else (128, 8)  # measured on an H200: bench/results/gpu.json
     wanted = 4 * num_multiprocessors // -(-weight.num_outputs // outputs)
     splits = max(1, min(wanted, len(weight.words) // 4, _MAX_SPLITS))
-    if 8 < rows <= 32 and (outputs, num_warps) == (64, 2):
+    if 8 < rows <= 32 and dtype is not torch.float32:
         outputs, num_warps = (64, 4) if splits > 1 else (64, 2) if rows == 16 else (128, 4)
     return Tiling(outputs, rows, splits, num_warps, 3, by_codes)
 

@@ -16,7 +16,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, STRIP_INPUTS, vectors
+from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, STRIP_INPUTS
+from baton.engine.runners.torch.ops.cpu.numba_kernels.vectors import (
+    AHEAD_LINES,
+    LANES,
+    VECTOR,
+    add_product,
+    ask_for,
+    load_halves,
+    load_vectors,
+    row_starts,
+    spread,
+    store_vectors,
+)
 
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _PANEL_LANES = 16
@@ -27,7 +39,7 @@ _STRIP_VECTORS = 2
 TILE_ROWS = 6
 """Rows of a tile: with two vectors each, twelve sums, which with what they need fill the sixteen registers of AVX2."""
 _TILE_VECTORS = 2
-TILE_COLUMNS = _TILE_VECTORS * vectors.LANES
+TILE_COLUMNS = _TILE_VECTORS * LANES
 """Columns of a tile."""
 
 
@@ -71,18 +83,16 @@ def panel_product(num_rows: int) -> Any:
                     for line in range(_PANEL_VECTORS // 2)
                 ]
                 for line in lines:
-                    vectors.ask_for(builder, builder.gep(line, [_INT64(vectors.AHEAD_LINES)]))
+                    ask_for(builder, builder.gep(line, [_INT64(AHEAD_LINES)]))
                 for half in range(2 if is_pair else 1):
                     place = builder.add(builder.mul(loop.index, _INT64(2)), _INT64(half)) if is_pair else loop.index
-                    factors = [
-                        vectors.spread(builder, builder.load(builder.gep(start, [place])), _FLOATS) for start in starts
-                    ]
+                    factors = [spread(builder, builder.load(builder.gep(start, [place])), _FLOATS) for start in starts]
                     for vector, line in enumerate(lines):
                         loaded = builder.load(line, align=4)
                         values = _half(builder, loaded, half) if is_pair else loaded
                         for factor, sums_of_row in zip(factors, accumulators, strict=True):
                             total = sums_of_row[vector]
-                            builder.store(vectors.add_product(builder, factor, values, builder.load(total)), total)
+                            builder.store(add_product(builder, factor, values, builder.load(total)), total)
             for row, sums_of_row in enumerate(accumulators):
                 start = builder.mul(builder.add(arguments[3], _INT64(row)), _INT64(PANEL_OUTPUTS))
                 target = builder.bitcast(builder.gep(results.data, [start]), _FLOATS.as_pointer())
@@ -123,12 +133,12 @@ def strip_product(num_rows: int) -> Any:
         _first_output: Any,
         _end_output: Any,
     ) -> Any:
-        load = vectors.load_halves if weight.dtype == types.uint16 else vectors.load_vectors
+        load = load_halves if weight.dtype == types.uint16 else load_vectors
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             _, first_input, _, first_row, _, first_output, end_output = arguments
             weights, rows, results = (
-                vectors.row_starts(context, builder, signature.args[place], arguments[place], first, count)[0]
+                row_starts(context, builder, signature.args[place], arguments[place], first, count)[0]
                 for place, first, count in (
                     (0, first_input, STRIP_INPUTS),
                     (2, first_row, num_rows),
@@ -137,10 +147,9 @@ def strip_product(num_rows: int) -> Any:
             )
             inputs_of_strip = [builder.add(first_input, _INT64(place)) for place in range(STRIP_INPUTS)]
             factors = [
-                [vectors.spread(builder, builder.load(builder.gep(row, [place]))) for place in inputs_of_strip]
-                for row in rows
+                [spread(builder, builder.load(builder.gep(row, [place]))) for place in inputs_of_strip] for row in rows
             ]
-            step = _INT64(vectors.LANES * _STRIP_VECTORS)
+            step = _INT64(LANES * _STRIP_VECTORS)
             with cgutils.for_range_slice(builder, first_output, end_output, step, intp=_INT64) as (output, _):
                 starts_here = ([builder.gep(start, [output]) for start in starts] for starts in (weights, results))
                 _add_products(builder, load, factors, *starts_here)
@@ -154,18 +163,15 @@ def strip_product(num_rows: int) -> Any:
 
 def _add_products(builder: Any, load: Any, factors: Any, weights: Any, results: Any) -> None:
     """Generate what is done to `_STRIP_VECTORS` vectors of outputs of all rows: their sums stay in registers."""
-    totals = [vectors.load_vectors(builder, start, _STRIP_VECTORS) for start in results]
+    totals = [load_vectors(builder, start, _STRIP_VECTORS) for start in results]
     for place, start in enumerate(weights):
         values = load(builder, start, _STRIP_VECTORS)
         totals = [
-            [
-                vectors.add_product(builder, own[place], value, total)
-                for value, total in zip(values, row_totals, strict=True)
-            ]
+            [add_product(builder, own[place], value, total) for value, total in zip(values, row_totals, strict=True)]
             for own, row_totals in zip(factors, totals, strict=True)
         ]
     for start, row_totals in zip(results, totals, strict=True):
-        vectors.store_vectors(builder, row_totals, start)
+        store_vectors(builder, row_totals, start)
 
 
 @cache
@@ -193,22 +199,22 @@ def tile_product(*, is_adding: bool) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             _, row, _, first, column, depth, _, sums_column = arguments
             (left_rows, _), (right_rows, right_columns), (sums_rows, _) = (
-                vectors.row_starts(context, builder, signature.args[place], arguments[place], start, count)
+                row_starts(context, builder, signature.args[place], arguments[place], start, count)
                 for place, start, count in ((0, row, TILE_ROWS), (2, first, 1), (6, row, TILE_ROWS))
             )
             targets = [builder.gep(start, [sums_column]) for start in sums_rows]
             totals = [_beginnings(builder, target, is_adding=is_adding) for target in targets]
             begin = builder.gep(right_rows[0], [column])
             with cgutils.for_range(builder, depth) as loop:
-                values = vectors.load_vectors(
+                values = load_vectors(
                     builder, builder.gep(begin, [builder.mul(loop.index, right_columns)]), _TILE_VECTORS
                 )
                 for start, row_totals in zip(left_rows, totals, strict=True):
-                    factor = vectors.spread(builder, builder.load(builder.gep(start, [loop.index])))
+                    factor = spread(builder, builder.load(builder.gep(start, [loop.index])))
                     for value, total in zip(values, row_totals, strict=True):
-                        builder.store(vectors.add_product(builder, factor, value, builder.load(total)), total)
+                        builder.store(add_product(builder, factor, value, builder.load(total)), total)
             for target, row_totals in zip(targets, totals, strict=True):
-                vectors.store_vectors(builder, [builder.load(total) for total in row_totals], target)
+                store_vectors(builder, [builder.load(total) for total in row_totals], target)
             return context.get_dummy_value()
 
         index = types.intp
@@ -219,9 +225,5 @@ def tile_product(*, is_adding: bool) -> Any:
 
 def _beginnings(builder: Any, target: Any, *, is_adding: bool) -> list[Any]:
     """Generate where the sums of a row are kept, which the compiler turns into registers."""
-    values = (
-        vectors.load_vectors(builder, target, _TILE_VECTORS)
-        if is_adding
-        else [ir.Constant(vectors.VECTOR, None)] * _TILE_VECTORS
-    )
+    values = load_vectors(builder, target, _TILE_VECTORS) if is_adding else [ir.Constant(VECTOR, None)] * _TILE_VECTORS
     return [cgutils.alloca_once_value(builder, value) for value in values]
