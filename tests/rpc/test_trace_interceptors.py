@@ -24,7 +24,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.trace_ids: list[int] = []
-        self.hanging = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     def note(self) -> None:
@@ -45,7 +44,6 @@ class Recorder:
             self.note()
             yield b"%d" % index
         if request == b"hang":
-            self.hanging.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -216,13 +214,15 @@ def test_cancelling_the_reader_reaches_the_handler() -> None:
 
     async def test(bench: Bench) -> None:
         call = bench.channel.unary_stream(f"/{SERVICE}/Stream")(b"hang")
+        waits = asyncio.Event()
 
         async def read_all() -> None:
-            async for _ in call:
-                pass
+            async for answer in call:
+                if answer == b"2":
+                    waits.set()  # not sooner: gRPC leaves a call open whose reader ends as the request is sent
 
         reader = asyncio.ensure_future(read_all())
-        await bench.recorder.hanging.wait()
+        await waits.wait()
         reader.cancel()
 
         await bench.recorder.cancelled.wait()
