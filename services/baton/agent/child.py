@@ -79,8 +79,7 @@ class Child:
     def __init__(self, spec: ChildSpec, on_line: OnLine, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         self.spec = spec
         self.last_lines: deque[str] = deque(maxlen=NUM_KEPT_LINES)
-        self._on_line = on_line
-        self._grace_seconds = grace_seconds
+        self._on_line, self._grace_seconds = on_line, grace_seconds
         self._process: asyncio.subprocess.Process | None = None
 
     @property

@@ -47,8 +47,7 @@ class SleepWatch:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = unsleeping_clock,
     ) -> None:
-        self._on_wake = on_wake
-        self._sleep = sleep
+        self._on_wake, self._sleep = on_wake, sleep
         self._clock = clock
 
     async def run(self) -> NoReturn:
@@ -72,8 +71,7 @@ class SleepHandler:
     """Pauses one worker before a sleep and resumes it afterwards; the health watch has one that does not answer."""
 
     def __init__(self, worker_address: str, watch: HealthWatch, wait_seconds: float) -> None:
-        self._worker_address = worker_address
-        self._watch = watch
+        self._worker_address, self._watch = worker_address, watch
         self._wait_seconds = wait_seconds
         self.num_sleeps = 0
         """Since the agent began."""
@@ -129,8 +127,7 @@ class LogindEvents:
     """
 
     def __init__(self, before_sleep: Handler, after_wake: Handler) -> None:
-        self._before_sleep = before_sleep
-        self._after_wake = after_wake
+        self._before_sleep, self._after_wake = before_sleep, after_wake
         self._signals: asyncio.Queue[bool] = asyncio.Queue()
         self._delay: int | None = None
         """The file whose closing gives the delay up; None: no delay is held."""

@@ -169,10 +169,8 @@ class _ModelWork:
     """What is done about one order."""
 
     def __init__(self, order: ModelOrder, make_worker: MakeWorker, parameter_bytes: int, on_line: OnLine) -> None:
-        self._order = order
-        self._make_worker = make_worker
-        self._parameter_bytes = parameter_bytes
-        self._on_line = on_line
+        self._order, self._make_worker = order, make_worker
+        self._parameter_bytes, self._on_line = parameter_bytes, on_line
         self._supervisor: Supervisor | None = None
         self._has_served = False
         self._num_early_ends = 0

@@ -51,8 +51,7 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
     """Answers from the supervisor's state."""
 
     def __init__(self, node_id: str, supervisor: Supervisor, rest: SleepHandler | None = None) -> None:
-        self._node_id = node_id
-        self._supervisor = supervisor
+        self._node_id, self._supervisor = node_id, supervisor
         self._rest = rest
 
     async def GetStatus(  # noqa: N802 - the name is the proto's

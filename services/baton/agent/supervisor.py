@@ -70,10 +70,8 @@ class Supervisor:
         """The same by the clock."""
         self._on_line = on_line
         self._backoff = Backoff()
-        self._grace_seconds = grace_seconds
-        self._gives_up = gives_up
-        self._sleep = sleep
-        self._clock = clock
+        self._grace_seconds, self._gives_up = grace_seconds, gives_up
+        self._sleep, self._clock = sleep, clock
         self._child: Child | None = None
 
     @property

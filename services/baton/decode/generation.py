@@ -62,11 +62,9 @@ class DecodeGenerator:
         metrics: Metrics,
         budget: ReceiveBudget | None = None,
     ) -> None:
-        self.node = node
-        self.peers = peers
+        self.node, self.peers = node, peers
         self.budget = budget or usual_budget()
-        self.timeouts = timeouts
-        self.metrics = metrics
+        self.timeouts, self.metrics = timeouts, metrics
 
     def start(
         self, request: messages.DecodeServiceGenerateRequest, sink: GenerationSink, tasks: asyncio.TaskGroup
@@ -123,8 +121,7 @@ class Generation:
         self._engine = generator.node.engine
         self._request = request
         self._request_id = f"{request.request_id}/{request.attempt}"
-        self._sink = sink
-        self._tasks = tasks
+        self._sink, self._tasks = sink, tasks
         self._context = contextvars.copy_context()
         self._span = trace.get_current_span()
         self._is_over = False

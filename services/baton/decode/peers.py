@@ -57,8 +57,7 @@ class PeerSet:
         self._choice = choice
         self._lender = lender if choice in ("auto", "shared") else None
         self._metrics = metrics or Metrics()
-        self._probe_bytes = probe_bytes
-        self._report_link = report_link
+        self._probe_bytes, self._report_link = probe_bytes, report_link
         self._linger_seconds = linger_seconds
         self._peers: dict[str, router_service_pb2.Peer] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}

@@ -95,8 +95,7 @@ class ServiceAccountKeys:
     def __init__(
         self, read: Callable[[], bytes] = read_service_account_keys, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._read = read
-        self._clock = clock
+        self._read, self._clock = read, clock
         self._keys: Mapping[str, Mapping[str, Any]] = {}
         self._asked_at = -_PAUSE_SECONDS
 

@@ -24,8 +24,7 @@ class KubernetesEndpointApi:
     """Lists and watches the slices of one Service. `server` is asked for each time: its token is replaced."""
 
     def __init__(self, server: Callable[[], ApiServer], target: endpoints.ServiceTarget) -> None:
-        self._server = server
-        self._target = target
+        self._server, self._target = server, target
 
     async def list_slices(self) -> endpoints.Listing:
         """Return all slices of the Service; raise WatchError if the server cannot be asked."""
@@ -75,8 +74,7 @@ class _WatchRequest:
     """One watch, made and read in a thread by `next_line`; any other may `end` it, whatever that thread waits for."""
 
     def __init__(self, server: Callable[[], ApiServer], path: Callable[[ApiServer], str], read_seconds: float) -> None:
-        self._server = server
-        self._path = path
+        self._server, self._path = server, path
         self._read_seconds = read_seconds
         self._connection: HTTPConnection | None = None
         self._response: HTTPResponse | None = None

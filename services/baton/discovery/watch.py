@@ -46,8 +46,7 @@ class EndpointWatch:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.state = EndpointState()
-        self._api = api
-        self._watch_seconds = watch_seconds
+        self._api, self._watch_seconds = api, watch_seconds
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sleep = sleep
         self._published: frozenset[str] | None = None

@@ -162,8 +162,7 @@ class ClientCall:
     """One call that runs. Safe from any thread; no method waits."""
 
     def __init__(self, connection: ClientConnection, stream_id: int, listener: CallListener) -> None:
-        self._connection = connection
-        self.stream_id = stream_id
+        self._connection, self.stream_id = connection, stream_id
         self.ended = listener.ended
         limits = connection.limits
         self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes, limits.most_stream_window_bytes)
@@ -198,8 +197,7 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
 
     def __init__(self, stream: ByteStream, authority: str, scheme: str, limits: Limits, timing: Timing) -> None:
         super().__init__(stream, limits, timing)
-        self._authority = authority
-        self._scheme = scheme
+        self._authority, self._scheme = authority, scheme
         self._lock = threading.Lock()  # of `_calls`, `_next_id` and `_refusal`
         self._opening = threading.Lock()
         self.silent_at = -math.inf

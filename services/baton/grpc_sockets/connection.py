@@ -31,8 +31,7 @@ class Connection(ABC):
     """What a connection does with the peer's frames, whether a thread reads them or an event loop."""
 
     def __init__(self, limits: Limits, timing: Timing, windows: PeerWindows) -> None:
-        self.limits = limits
-        self.timing = timing
+        self.limits, self.timing = limits, timing
         self._peer_windows = windows
         self._decoder = HeaderDecoder(limits.header_bytes)
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_bytes)

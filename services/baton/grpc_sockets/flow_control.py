@@ -199,8 +199,7 @@ class ReceiveWindow:
     ) -> None:
         self._lock = threading.Lock()
         self._size = self._open = num_bytes
-        self._most_bytes = most_bytes
-        self._num_held_bytes = num_held_bytes
+        self._most_bytes, self._num_held_bytes = most_bytes, num_held_bytes
         self._held = 0
         self._due = 0
         self._clock = clock

@@ -41,8 +41,7 @@ class FrameReader:
     """
 
     def __init__(self, stream: ByteStream, on_silence: Callable[[], None]) -> None:
-        self._stream = stream
-        self._on_silence = on_silence
+        self._stream, self._on_silence = stream, on_silence
         self._ahead = memoryview(bytearray(_LOOK_AHEAD_BYTES))
         self._begin = self._end = 0  # what was read ahead is [begin, end)
         self.num_silences = 0
@@ -223,8 +222,7 @@ class MessageAssembler:
     def __init__(
         self, allocate: Callable[[int], memoryview], deliver: Callable[[memoryview], None], max_bytes: int
     ) -> None:
-        self._allocate = allocate
-        self._deliver = deliver
+        self._allocate, self._deliver = allocate, deliver
         self._max_bytes = max_bytes
         self._prefix = memoryview(bytearray(PREFIX_BYTES))
         self._message: memoryview | None = None

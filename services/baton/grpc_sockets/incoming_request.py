@@ -54,8 +54,7 @@ class IncomingRequest:
     def __init__(
         self, path: str, headers: Mapping[str, str], limits: Limits, due_seconds: float, budget: Budget
     ) -> None:
-        self.path = path
-        self.headers = headers
+        self.path, self.headers = path, headers
         self.window = ReceiveWindow(limits.stream_window_bytes, limits.message_bytes)
         self.due_seconds = due_seconds
         self.num_bytes = 0

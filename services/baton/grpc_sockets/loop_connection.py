@@ -47,8 +47,7 @@ class LoopCall:
     """
 
     def __init__(self, connection: LoopConnection, stream_id: int) -> None:
-        self._connection = connection
-        self.stream_id = stream_id
+        self._connection, self.stream_id = connection, stream_id
         limits = connection.limits
         self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes)
         """What the peer may send."""

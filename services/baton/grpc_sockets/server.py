@@ -64,8 +64,7 @@ class GrpcSocketServer:
         self._address = (host, port)
         self._handlers = handlers
         self._limits = limits or Limits(message_bytes=16 << 20)
-        self._timing = timing
-        self._tls = tls
+        self._timing, self._tls = timing, tls
         self._lock = threading.Lock()
         self._server_limits = server_limits or ServerLimits()
         self._budgets = ServerBudgets(self._server_limits)

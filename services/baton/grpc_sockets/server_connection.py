@@ -43,14 +43,11 @@ class ServerCall:
         timeout_seconds: float | None,
         peer_names: Sequence[str] | None = None,
     ) -> None:
-        self.peer_names = peer_names
-        self.path = path
-        self.metadata = metadata
-        self.request = request
+        self.peer_names, self.path = peer_names, path
+        self.metadata, self.request = metadata, request
         self.deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         """On the monotonic clock; None: no limit. Whoever serves the call keeps it where it waits."""
-        self._connection = connection
-        self._stream_id = stream_id
+        self._connection, self._stream_id = connection, stream_id
         self._has_begun = False
         self._lock = threading.Lock()
         self.is_over = False
@@ -141,8 +138,7 @@ class ServerConnection(ThreadConnection):
         self._budgets = budgets
         self.due_seconds = time.monotonic() + timing.connect_seconds
         """When the caller must have sent what it has begun, monotonic; whoever watches cuts it off, drip as it may."""
-        self._peer_names = peer_names
-        self._handlers = handlers
+        self._peer_names, self._handlers = peer_names, handlers
         self._lock = threading.Lock()
         self._incoming: dict[int, IncomingRequest] = {}
         self._calls: dict[int, ServerCall] = {}

@@ -86,8 +86,7 @@ class FastStream:
     """
 
     def __init__(self, staging: StagingPool, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
-        self._staging = staging
-        self._loan = loan
+        self._staging, self._loan = staging, loan
         self._is_closed = is_closed
         self._loop = asyncio.get_running_loop()
         self._call: ClientCall | None = None
@@ -195,8 +194,7 @@ class FastChannel:
     """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
 
     def __init__(self, address: str, staging: StagingPool, limits: Limits = LIMITS) -> None:
-        self._address = address
-        self._limits = limits
+        self._address, self._limits = address, limits
         self._staging = staging
         self._identity = identity_towards(address)
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fast-kv")

@@ -139,8 +139,7 @@ class Pricer:
         links: Mapping[tuple[str, str], Link],
         default_link: Link,
     ) -> None:
-        self.wanted = wanted
-        self._machines = machines
+        self.wanted, self._machines = wanted, machines
         self._ways: dict[int, Sequence[Option]] = {}
         all_needed = 1 + sum(each.num_needed for each in beside)
         ranks = sorted({each.rank for each in beside}, reverse=True)

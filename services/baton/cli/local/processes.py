@@ -20,8 +20,7 @@ class ChildDiedError(BatonError):
 
     def __init__(self, name: str, status: int, last_lines: Sequence[str]) -> None:
         super().__init__(f"{name} ended unexpectedly with {describe_exit(status)}")
-        self.name = name
-        self.status = status
+        self.name, self.status = name, status
         self.last_lines = tuple(last_lines)
 
 

@@ -154,8 +154,7 @@ class StartingLine:
         process_id: Callable[[str], int],
     ) -> None:
         self._waiting = list(names)
-        self._events = events
-        self._weight_bytes = weight_bytes
+        self._events, self._weight_bytes = events, weight_bytes
         self._process_id = process_id
         self._began_seconds = time.monotonic()
 

@@ -133,8 +133,7 @@ class KvStreamReader(ABC):
         """What counts of all that has come."""
         self.reception = Reception(ReceptionClock(time.perf_counter()))
         self._begin = progress
-        self._engine = engine
-        self._layout = layout
+        self._engine, self._layout = engine, layout
         self._spans = LayerSpans("transfer", time.perf_counter)
         self._window = FrameWindow(budget)
         self._is_rounded = False

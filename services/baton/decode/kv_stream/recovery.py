@@ -127,8 +127,7 @@ class DeadlineGuard:
     """
 
     def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:
-        self._deadline = deadline
-        self._rest_seconds = rest_seconds
+        self._deadline, self._rest_seconds = deadline, rest_seconds
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
 

@@ -71,13 +71,11 @@ class RemotePrefill:
         metrics: Metrics,
     ) -> None:
         layout = node.runner.info.layout_with(request.adapter)
-        self._node = node
-        self._nodes = nodes
+        self._node, self._nodes = node, nodes
         self._request = first_request(request, layout, admitted.num_cached_tokens)
         self._engine_id = engine_id
         self._options = prefill_options(request.placement, node.node_id)
-        self._deadline = deadline
-        self._metrics = metrics
+        self._deadline, self._metrics = deadline, metrics
         self._num_tokens = len(self._request.token_ids)
         self._submitted_seconds = admitted.submitted_seconds
         begin = KvProgress.begin(layout, admitted.num_cached_tokens, self._num_tokens)

@@ -145,8 +145,7 @@ class AccessLog:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         """Make it."""
-        self._metrics = metrics
-        self._clock = clock
+        self._metrics, self._clock = metrics, clock
         self._told_fields: set[str] = set()
 
     @contextmanager
@@ -201,8 +200,7 @@ class Admission:
     ) -> None:
         self._make_places = make_places
         self._places: dict[str, Places] = {}
-        self._key_places = key_places
-        self._limits = limits
+        self._key_places, self._limits = key_places, limits
         self._root_of = root_of
 
     def places_of(self, model: str) -> Places:

@@ -60,8 +60,7 @@ class ApiKeys:
     """
 
     def __init__(self, path: Path, *, earliest_priority: int = 0) -> None:
-        self._path = path
-        self._earliest_priority = earliest_priority
+        self._path, self._earliest_priority = path, earliest_priority
         self._secret = secrets.token_bytes(32)
         self._keys: dict[bytes, ApiKey] = {}
         self._stamp: _Stamp | None = None

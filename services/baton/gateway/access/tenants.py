@@ -97,8 +97,7 @@ class Places:
     ) -> None:
         self.num_places = num_places
         """Of all tenants together."""
-        self._max_of_key = max_of_key
-        self._clock = clock
+        self._max_of_key, self._clock = max_of_key, clock
         self._on_change = on_change
         self._taken = Counter[str]()
         self._weights: dict[str, int] = {}

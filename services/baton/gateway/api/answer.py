@@ -30,8 +30,7 @@ class EventWriter:
     """
 
     def __init__(self, response: HttpResponse, form: AnswerFormat, index: int) -> None:
-        self._response = response
-        self._form = form
+        self._response, self._form = response, form
         self._index = index
         self._render: Callable[[Delta], bytes] = self._render_first
         self._is_opened = False

@@ -61,8 +61,7 @@ class Pages:
 
     def __init__(self, catalog: ModelCatalog, scrape: Scrape | None, *, created_seconds: int) -> None:
         """Make them. `scrape`: the metrics, None: each process has its own; `created_seconds`: the gateway's start."""
-        self._catalog = catalog
-        self._scrape = scrape
+        self._catalog, self._scrape = catalog, scrape
         self._created_seconds = created_seconds
         self._openapi_body = b""
         self._docs = {f"/docs{end}": page_file(f"docs{end or '.html'}") for end in ("", ".css", ".js")}

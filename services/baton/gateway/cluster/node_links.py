@@ -99,8 +99,7 @@ class NodeLink:
     """One node: its channel, and the call that carries its streams, made anew when it has ended."""
 
     def __init__(self, channel: LoopChannel, tasks: asyncio.TaskGroup) -> None:
-        self._channel = channel
-        self._tasks = tasks
+        self._channel, self._tasks = channel, tasks
         self._call: DecodeCall | None = None
         self._running: asyncio.Task[None] | None = None
         self._num_streams = 0

@@ -41,8 +41,7 @@ class NodeLostError(UnavailableError):
 
     def __init__(self, cause: BatonError, num_streams: int, *, is_blamed: bool | None) -> None:
         super().__init__(cause.message, reason=cause.reason, metadata=cause.metadata)
-        self.num_streams = num_streams
-        self.is_blamed = is_blamed
+        self.num_streams, self.is_blamed = num_streams, is_blamed
 
 
 @dataclass(slots=True)
@@ -72,8 +71,7 @@ class Quarantine:
     """Remembers, per tenant, which requests ended passes or processes. What it knows is this process's alone."""
 
     def __init__(self, clock: Callable[[], float], metrics: Metrics) -> None:
-        self._clock = clock
-        self._metrics = metrics
+        self._clock, self._metrics = clock, metrics
         self.cases: dict[str, OrderedDict[str, Case]] = {}
         """By tenant and fingerprint, the last to fall at the end; without any, nobody need be checked or cleared."""
 

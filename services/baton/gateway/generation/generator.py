@@ -42,8 +42,7 @@ class TextGenerator:
     ) -> None:
         self.preparation = preparation
         """Tokenizes, for what generates nothing."""
-        self._token_streams = token_streams
-        self._metrics = metrics
+        self._token_streams, self._metrics = token_streams, metrics
         self._journal = journal
 
     async def prepare(self, request: GenerationRequest, context: RequestContext) -> PreparedPrompt:
@@ -107,8 +106,7 @@ class _Output:
         self._is_stop_shown = prompt.request.is_stop_shown
         self._detokenizer = prompt.text.detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
-        self._observer = observer
-        self._on_delta = on_delta
+        self._observer, self._on_delta = observer, on_delta
         self._has_begun = False
         self._times_tokens = observer.times_tokens
         self.stop: str | None = None
@@ -236,8 +234,7 @@ class AnswerReader:
     """Reads one answer, and knows whether it calls."""
 
     def __init__(self, parser: OutputParser, tool_format: str) -> None:
-        self._parser = parser
-        self._tool_format = tool_format
+        self._parser, self._tool_format = parser, tool_format
         self._has_calls = False
 
     def push(self, text: str) -> Sequence[OutputPart]:

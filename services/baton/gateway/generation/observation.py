@@ -49,8 +49,7 @@ class GenerationObserver:
         self._prompt = generation.prompt
         self._model = {names.GEN_AI_REQUEST_MODEL: generation.prompt.request.model}
         self._request = context
-        self._metrics = metrics
-        self._is_first_choice = is_first_choice
+        self._metrics, self._is_first_choice = metrics, is_first_choice
         self._clock = journal.clock
         self._entry = journal.begin(generation, context)
         self._span = trace.get_current_span()

@@ -25,8 +25,7 @@ class BodyInflater:
     """Inflates bodies beside the event loop; one at a time, as none is counted before its size is known."""
 
     def __init__(self, held: HeldBytes, max_body_bytes: int) -> None:
-        self._held = held
-        self._max_body_bytes = max_body_bytes
+        self._held, self._max_body_bytes = held, max_body_bytes
         self._turn = asyncio.Lock()
 
     async def inflate(self, request: HttpRequest, coding: str) -> None:

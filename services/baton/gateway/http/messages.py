@@ -25,8 +25,7 @@ class HttpError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
+        self.status, self.message = status, message
 
 
 class HeadVerdict:
@@ -117,11 +116,9 @@ class RequestReader:
         held: HeldBytes,
         is_body_wanted: Callable[[HttpRequest], bool] = lambda _request: True,
     ) -> None:
-        self._held = held
-        self._is_body_wanted = is_body_wanted
+        self._held, self._is_body_wanted = held, is_body_wanted
         self._is_over = False
-        self._max_header_bytes = max_header_bytes
-        self._max_body_bytes = max_body_bytes
+        self._max_header_bytes, self._max_body_bytes = max_header_bytes, max_body_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._complete: list[HttpRequest] = []
         self._is_continue_wanted = False

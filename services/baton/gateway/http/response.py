@@ -48,8 +48,7 @@ class HttpResponse:
         whether the connection serves no other request. `stream_idle_seconds`: time without an event after which a
         stream gets a comment; 0: never.
         """
-        self._outlet = outlet
-        self._is_last = is_last
+        self._outlet, self._is_last = outlet, is_last
         self._has_chunks = request.has_chunks
         self._is_head_only = request.method == "HEAD"
         self._head = b""
@@ -142,8 +141,7 @@ class KeepAlive:
             response: A stream that was started.
             idle_seconds: Time without a byte after which a comment comes, within half of it; 0: no comments.
         """
-        self._response = response
-        self._idle_seconds = idle_seconds
+        self._response, self._idle_seconds = response, idle_seconds
         self._num_idle_looks = 0
         self._num_writes = response.num_writes
         self._timer: asyncio.TimerHandle | None = None

@@ -29,8 +29,7 @@ class HttpServer:
     def __init__(
         self, handler: Handler, error_body: ErrorBody, limits: HttpLimits, held: HeldBytes | None = None
     ) -> None:
-        self._handler = handler
-        self._error_body = error_body
+        self._handler, self._error_body = handler, error_body
         self._limits = limits
         self._connections = Connections(held or HeldBytes(limits.max_body_bytes), limits)
         self._tasks = asyncio.TaskGroup()

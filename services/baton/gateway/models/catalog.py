@@ -87,10 +87,8 @@ class ModelCatalog:
         on_nodes: Callable[[Collection[str]], None] = lambda _node_ids: None,
     ) -> None:
         """Know no node. A pinned model is there at once, tokenizers of others are opened as they come."""
-        self._router = router
-        self._open_text = open_text
-        self._settings = settings
-        self._on_nodes = on_nodes
+        self._router, self._open_text = router, open_text
+        self._settings, self._on_nodes = settings, on_nodes
         self._entries = {pinned.name: CatalogEntry(pinned.name, pinned, 0.0)} if pinned else {}
         self._served: Mapping[str, ServedModel] = {}
         self._wanted: Mapping[str, ModelStatus] = {}

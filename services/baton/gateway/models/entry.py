@@ -30,8 +30,7 @@ class CatalogEntry:
     """One model of the cluster. Invariant: what is `served` has the tokenizer that its nodes have."""
 
     def __init__(self, name: str, pinned: PinnedModel | None, now_seconds: float) -> None:
-        self.name = name
-        self.pinned = pinned
+        self.name, self.pinned = name, pinned
         self.text = pinned.text if pinned else None
         self.served: ServedModel | None = None
         """What requests need of it; stays when its nodes go, so that requests outlive a router's restart."""

@@ -56,8 +56,7 @@ class CacheIndexPublication:
 
     def __init__(self, cache_index_address: str, node_id: str, holdings: Holdings) -> None:
         self._address = cache_index_address
-        self._node_id = node_id
-        self._holdings = holdings
+        self._node_id, self._holdings = node_id, holdings
         self._stream = _ChangeStream(node_id, self._holdings)
 
     def add(self, events: BlockEvents) -> None:
@@ -99,8 +98,7 @@ class _ChangeStream:
     """
 
     def __init__(self, node_id: str, holdings: Holdings) -> None:
-        self._node_id = node_id
-        self._holdings = holdings
+        self._node_id, self._holdings = node_id, holdings
         self._changes = {tier: BlockChanges(tier) for tier in Tier}
         self._changed = asyncio.Event()
         self._is_snapshot_due = True
@@ -177,8 +175,7 @@ class LoopFeeder(Generic[ItemT]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[ItemT], None]) -> None:
-        self._loop = loop
-        self._take = take
+        self._loop, self._take = loop, take
         self._items: deque[ItemT] = deque()
 
     def put(self, item: ItemT) -> None:

@@ -68,10 +68,8 @@ class RouterRegistration:
     ) -> None:
         self._router_address = router_address
         self._greeting = router_service_pb2.RegisterRequest(node=node, transfer_key=transfer_key)
-        self._load = load
-        self._report_seconds = report_seconds
-        self._on_peers = on_peers
-        self._on_accepted = on_accepted
+        self._load, self._report_seconds = load, report_seconds
+        self._on_peers, self._on_accepted = on_peers, on_accepted
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
         self._links = {} if links is None else links
         self._outcomes: list[PlacementSummary] = []

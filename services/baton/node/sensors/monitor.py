@@ -29,8 +29,7 @@ class NodeMonitor:
     """The latest sensor reading of a node's machine, and the power of the last minutes; `run` keeps both up to date."""
 
     def __init__(self, runner: Runner, sensors: MachineSensors, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runner = runner
-        self._sensors = sensors
+        self._runner, self._sensors = runner, sensors
         self._clock = clock
         self._power = PowerLog()
         self.latest: SystemSample | None = None

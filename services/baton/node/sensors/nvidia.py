@@ -15,8 +15,7 @@ class NvidiaSensor:
     """One accelerator. `open_nvidia_sensor` makes it."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
+        self._nvml, self._handle = nvml, handle
 
     def read(self, sample: SystemSample) -> None:
         """Fill in use, temperature and free memory, and add the power; raise OSError if the driver does not answer."""

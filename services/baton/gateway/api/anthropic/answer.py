@@ -114,8 +114,7 @@ class MessageFormat:
         self._context = context
         self._model = body.model
         self._max_tokens = body.max_tokens
-        self._num_prompt_tokens = num_prompt_tokens
-        self._parser = parser
+        self._num_prompt_tokens, self._parser = num_prompt_tokens, parser
         self._blocks = BlockWriter()
 
     def start(self, index: int) -> bytes:  # noqa: ARG002

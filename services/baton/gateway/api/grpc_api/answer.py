@@ -35,8 +35,7 @@ class GrpcWriter:
 
     def __init__(self, write: Write, token_bytes: TokenBytes, make_reader: Callable[[], AnswerReader | None]) -> None:
         """Begin an answer. `make_reader` makes what reads one choice; None from it: the text is all."""
-        self._write = write
-        self._token_bytes = token_bytes
+        self._write, self._token_bytes = write, token_bytes
         self._make_reader = make_reader
         self._readers: dict[int, AnswerReader | None] = {}
         self._waiting: deque[GenerateResponse] = deque()

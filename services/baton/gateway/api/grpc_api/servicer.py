@@ -65,10 +65,8 @@ class GenerationServicer(GenerationServiceServicer):
     ) -> None:
         """Make it; `address` is host:port where it is served, for traces."""
         self._address = server_attributes(named_address(address))
-        self._generator = generator
-        self._catalog = catalog
-        self._access = access
-        self._held = held
+        self._generator, self._catalog = generator, catalog
+        self._access, self._held = access, held
 
     async def Generate(self, request: wire.GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""

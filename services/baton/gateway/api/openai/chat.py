@@ -123,8 +123,7 @@ class ChatFormat(CompletionWriter):
         super().__init__(job, "chatcmpl", "chat.completion.chunk", body)
         self._has_logprobs = bool(body.logprobs)
         self._num_prompt_logprobs = body.prompt_logprobs
-        self._token_bytes = token_bytes
-        self._read = read
+        self._token_bytes, self._read = token_bytes, read
         self._readers: dict[int, ChoiceReader] = {}
 
     def start(self, index: int) -> bytes:

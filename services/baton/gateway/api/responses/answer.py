@@ -36,8 +36,7 @@ class ItemWriter:
     def __init__(self, context: RequestContext, tool_format: str, *, is_sealing: bool) -> None:
         self.items: list[schema.OutputItem] = []
         """Complete ones, and the open one last."""
-        self._context = context
-        self._tool_format = tool_format
+        self._context, self._tool_format = context, tool_format
         self._is_sealing = is_sealing
         self._is_open = False
         self._texts: list[str] = []
@@ -151,10 +150,8 @@ class ResponsesFormat:
         is_sealing: bool,
     ) -> None:
         """Begin an answer. `token_bytes` None: no log-probabilities; `is_sealing`: reasoning goes sealed, too."""
-        self._context = context
-        self._opening = opening
-        self._parser = parser
-        self._token_bytes = token_bytes
+        self._context, self._opening = context, opening
+        self._parser, self._token_bytes = parser, token_bytes
         self._items = ItemWriter(context, tool_format, is_sealing=is_sealing)
         self._pending: list[TokenLogprobBody] = []
         """Log-probabilities of tokens whose text is held back."""
