@@ -10,7 +10,6 @@ from typing import Any, cast
 from baton.decode.generation import DecodeGenerator
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
-from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.internal.v1 import block_service_pb2, decode_service_pb2, decode_service_pb2_grpc, router_service_pb2
@@ -99,7 +98,8 @@ class Neighbour:
 
         def move() -> None:
             blocks = pool.next_evicted(pool.num_blocks)
-            for each, contents in zip(blocks, read_blocks(self.node.runner, [each[0] for each in blocks]), strict=True):
+            copies = self.node.runner.begin_copies([each.block_id for each in blocks])
+            for each, contents in zip(blocks, copies.blocks(), strict=True):
                 store.put(each.block_hash, contents)
             pool.forget(range(pool.num_blocks))
 

@@ -229,3 +229,15 @@ class Rig:
 
 def _post(deliveries: list[Deliverable]) -> None:
     deliver(deliveries)
+
+
+def has_written(engine: Engine, disk: DiskBlockStore) -> bool:
+    """Wait until all that has left the device is on disk; return whether it is."""
+    for wait_for_copies in (False, True):  # those that the engine is about to begin, too
+        if wait_for_copies:
+            engine._pipeline._lane.submit(int).result(TIMEOUT_SECONDS)
+        reached = threading.Event()
+        engine.call(reached.set)
+        if not reached.wait(TIMEOUT_SECONDS):
+            return False
+    return disk.wait_until_idle(TIMEOUT_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 from baton.engine.execution.host_sampling import token_choice_of
 from baton.engine.execution.pipeline import collect, launch
@@ -87,9 +88,13 @@ class Stepper:
         self.check()
         return admitted
 
+    def _swap(self, swaps: BlockSwaps) -> int:
+        with ThreadPoolExecutor(1) as lane:
+            return swap_blocks(self.runner, swaps, self.scheduler.offload, lane, lambda: 0.0)
+
     def copy_out(self) -> None:
         """Copy out what blocks held that such sequences have got, as the engine does before anything is written."""
-        swap_blocks(self.runner, BlockSwaps(self.scheduler.take_uncopied()), self.scheduler.offload.store)
+        self._swap(BlockSwaps(self.scheduler.take_uncopied()))
 
     def step(self, *, fails: bool = False) -> Step | None:
         """Schedule, compute, and end what is complete; or end all members where the pass fails."""
@@ -104,7 +109,7 @@ class Stepper:
             for sequence in step.members:
                 self.scheduler.finish(sequence)
             return step if step.members else None
-        self.num_moved += swap_blocks(self.runner, step.swaps, self.scheduler.offload.store)
+        self.num_moved += self._swap(step.swaps)
         if not step.spans:
             assert not step.duplicates
             return None

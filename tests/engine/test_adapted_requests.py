@@ -16,7 +16,7 @@ from baton.errors import MismatchError
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import Adapter
-from engine.rig import INFO, LAYOUT, TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
+from engine.rig import INFO, LAYOUT, Rig, has_written, mock_runner, prompt_of, request_of
 
 ADAPTED = replace(INFO, adapters=(Adapter("one", "1" * 32), Adapter("two", "2" * 32), Adapter("also-one", "1" * 32)))
 PROMPT = prompt_of(25)
@@ -87,7 +87,7 @@ def test_tiers_keep_adapters_apart(tmp_path: Path) -> None:
         with Rig(mock_runner(num_blocks=9, info=ADAPTED), host_bytes=2**20, disk=disk) as rig:
             for number, adapter in enumerate(("one", "two", "", "one")):
                 rig.generate(request_of(PROMPT, f"r{restart}-{number}", adapter=adapter))
-                assert disk.wait_until_idle(TIMEOUT_SECONDS)
+                assert has_written(rig.engine, disk)
         hits.append(rig.engine.scheduler.offload.hits)
 
     assert (hits[0].host, hits[0].disk) == (NUM_FULL_TOKENS, 0)

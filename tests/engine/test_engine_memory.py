@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from threading import Event
 
 import pytest
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed, LandingLoad
 from baton.engine.request import Purpose
-from baton.engine.runners.base import LayerKv
+from baton.engine.runners.base import BlockCopies, LayerKv
 from baton.engine.runners.mock import MockRunner
 from baton.errors import UnavailableError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
@@ -19,6 +20,7 @@ from baton.node.cluster.registration import load_message
 from engine.rig import (
     GREEDY,
     INFO,
+    TIMEOUT_SECONDS,
     Listening,
     Rig,
     WaitingMockRunner,
@@ -114,6 +116,43 @@ def test_a_prompt_that_has_left_the_device_comes_back_from_host_memory() -> None
             listening = rig.submit(request_of(prompt, f"second{seed}"))
             assert listening.result() == expected_tokens(prompt, 8)
             assert _ended(listening).num_cached_tokens == 36
+
+
+class LateCopiesRunner(MockRunner):
+    """Has blocks that leave the device when it is told to; or never, if there is an error."""
+
+    error: Exception | None = None
+    has_come: Event
+
+    def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+        """Begin as a mock does."""
+        copies, error, has_come = super().begin_copies(block_ids), self.error, self.has_come
+
+        def wait() -> None:
+            assert has_come.wait(TIMEOUT_SECONDS)
+            if error:
+                raise error
+
+        copies.wait = wait
+        return copies
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("device lost")], ids=["late", "failing"])
+def test_only_who_wants_what_has_left_the_device_waits_for_it(error: Exception | None) -> None:
+    """Others go on; where it does not come, the prompt is computed again."""
+    prompts, runner = [prompt_of(40, seed) for seed in range(4)], mock_runner(num_blocks=16, kind=LateCopiesRunner)
+    assert isinstance(runner, LateCopiesRunner)
+    runner.error, runner.has_come = error, Event()
+    with Rig(runner, host_bytes=HOST_BYTES) as rig:
+        for seed, prompt in enumerate(prompts):
+            assert rig.generate(request_of(prompt, f"first{seed}")) == expected_tokens(prompt, 8)
+        assert rig.do(lambda: rig.engine.scheduler.offload.store.num_blocks)
+
+        listening = rig.submit(request_of(prompts[0], "again"))
+        runner.has_come.set()
+        assert listening.result() == expected_tokens(prompts[0], 8)
+        assert _ended(listening).num_cached_tokens == 36
+        assert _ended(listening).num_preemptions == (1 if error else 0)
 
 
 def _hashes(prompt: Sequence[int]) -> list[BlockHash]:

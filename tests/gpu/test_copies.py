@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -122,6 +123,40 @@ def test_families(name: CheckpointName) -> None:
     for (prompt, layer, start), kv in handed.items():
         stored = runner.read_kv(tables[prompt], layer, start, ends[prompt, start] - start)
         assert (bytes(kv.keys), bytes(kv.values)) == (bytes(stored.keys), bytes(stored.values))
+    runner.close()
+
+
+def test_blocks_leave_while_passes_write_over_them() -> None:
+    """Taken in by another thread, each copy is what its blocks held when it was begun, whatever is launched after."""
+    draw = random.Random(SEED)
+    shape, length = (WIDE, 125 * BLOCK_TOKENS) if IS_CUDA else (NARROW, 6 * BLOCK_TOKENS)
+    num_blocks = length // BLOCK_TOKENS
+    runner = random_runner(
+        shape,
+        dtype=torch.bfloat16,
+        device=DEVICE,
+        num_blocks=num_blocks,
+        max_batch_size=4,
+        max_context=2048,
+        block_tokens=BLOCK_TOKENS,
+    )
+    prompts = [draw.choices(range(shape.vocabulary_size), k=length) for _ in range(4)]
+    tables = [draw.sample(range(num_blocks), num_blocks) for _ in range(3)] + [list(range(num_blocks))]
+    expected = []
+    for prompt, table in zip(prompts, tables, strict=True):
+        runner.forward([Span(prompt, 0, table, needs_logits=True)])
+        expected.append(runner.begin_copies(table).blocks())
+    assert len({bytes(blocks[0][0].keys) for blocks in expected}) == len(prompts)
+
+    with ThreadPoolExecutor(1) as lane:
+        taken = []
+        for turn in range(8):
+            table = tables[turn % 4]
+            runner.launch([Span(prompts[turn % 4], 0, table, needs_logits=True)])
+            copies = runner.begin_copies(table)
+            taken.append(lane.submit(lambda copies=copies: (copies.wait(), copies.blocks())[1]))
+        for turn, each in enumerate(taken):
+            assert each.result() == expected[turn % 4], f"turn {turn}"
     runner.close()
 
 

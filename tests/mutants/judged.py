@@ -15,7 +15,7 @@ EQUIVALENT: Mapping[str, str] = {
     f"{_BATON}/engine/scheduling/in_flight.py:InFlightPrefixes.reusable_prefix: sequence.awaited is not None and "
     "self._is_pending(sequence.awaited, sequence) -> self._is_pending(sequence.awaited, sequence)": "no block has the "
     "hash None, so that none is pending",
-    f"{_BATON}/engine/kv_cache/block_copy.py:read_blocks: True -> False": "keys and values have as many blocks each",
+    f"{_BATON}/engine/runners/base.py:BlockCopies.blocks: True -> False": "keys and values have as many blocks each",
     f"{_BATON}/kv/numpy_codec.py:_tiles: _TILE_ELEMENTS // head_dim -> (_TILE_ELEMENTS * head_dim)": "a row is packed "
     "by itself, however many are at once",
     f"{_BATON}/security/tls.py:TlsSettings.tls_identity: self.tls_cert_file is None or self.tls_key_file "

@@ -72,8 +72,7 @@ class Engine:
         disk: DiskBlockStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.runner = runner
-        self._disk = disk
+        self.runner, self._disk = runner, disk
         self._disk_tier = (
             DiskTier(disk, runner.info.layout, runner.block_tokens, self.call) if disk is not None else None
         )
@@ -220,12 +219,15 @@ class Engine:
                 self._pipeline.note_planning(self._clock() - began)
                 self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or bool(self._reads.queue)
                 self._deliver()
+            self._pipeline.close()
+            self.scheduler.offload.write_through()
             if self._disk_tier is not None:
                 save_cached(self.runner, self.scheduler.pool, self._disk_tier, self._clock)
         except BaseException as error:  # the edge of the thread: without it the process would live on, deaf
             log.exception("engine_died")
             self._on_fatal(error)
         finally:
+            self._pipeline.close()
             self.runner.close()
             if self._disk is not None:
                 self._disk.close()

@@ -64,8 +64,7 @@ class RequestRegistry:
     """
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        self._scheduler = scheduler
-        self._clock = clock
+        self._scheduler, self._clock = scheduler, clock
         self._sequences: dict[str, Sequence] = {}
         self._listeners: dict[Sequence, Listener] = {}
         self._deliveries: list[Deliverable] = []

@@ -69,8 +69,7 @@ class ChosenRows:
     """Some rows of logits, in any order and any number of times: sequences of the same tokens share one."""
 
     def __init__(self, logits: Logits, rows: Sequence[int]) -> None:
-        self._logits = logits
-        self._rows = rows
+        self._logits, self._rows = logits, rows
 
     def argmax(self) -> list[int]:
         """Return the most probable token of each row."""

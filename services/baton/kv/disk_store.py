@@ -56,8 +56,7 @@ class DiskBlockStore:
         """That turned out to be broken."""
         self.bytes_per_second = 0.0
         """Rate at which blocks are read; 0: not known."""
-        self._identity = identity
-        self._write = write
+        self._identity, self._write = identity, write
         self._index = DiskIndex(folder, max_bytes, identity)
         self._lock = FolderLock(folder)
         self._changed = threading.Condition()

@@ -5,6 +5,7 @@ Packs about 1 GB of a 16-bit cache per CPU-second and unpacks 4 (tests/kv/test_c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -161,3 +162,19 @@ def _tiles(num_rows: int, head_dim: int) -> list[tuple[int, int]]:
 
 def _bytes_of(array: AnyArray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+def split_blocks(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[memoryview]:
+    """Return the blocks, 0 or more, of [heads, blocks * tokens, head dim], each [heads, tokens, head dim], copied.
+
+    Without the interpreter's lock, unlike `tobytes`.
+    """
+    array = np.frombuffer(part, dtype=np.uint8).reshape(max(1, num_heads), max(1, num_blocks), -1)
+    return [array[:, block].copy().reshape(-1).data for block in range(num_blocks)]
+
+
+def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
+    """Return blocks, 1 or more, as one [heads, blocks * tokens, head dim]."""
+    return np.concatenate(
+        [np.frombuffer(part, np.uint8).reshape(max(1, num_heads), -1) for part in parts], axis=1
+    ).tobytes()

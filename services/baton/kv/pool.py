@@ -40,8 +40,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
         self.on_evict = lambda _block_id, _block_hash: None
-        self.num_blocks = num_blocks
-        self.block_tokens = block_tokens
+        self.num_blocks, self.block_tokens = num_blocks, block_tokens
         self._references = [0] * num_blocks
         self._hash_of: dict[BlockId, BlockHash] = {}
         self._block_of: dict[BlockHash, BlockId] = {}

@@ -255,8 +255,7 @@ class StreamLedger:
     """
 
     def __init__(self, layout: KvLayout, owed: KvProgress, stream_key: int | None = None) -> None:
-        self._layout = layout
-        self._owed = owed
+        self._layout, self._owed = layout, owed
         self._stream_key = stream_key
         self._token_begin = owed.complete_tokens
         self._token_end = owed.num_tokens

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Timer
+from time import perf_counter
 from typing import cast
 
 import pytest
 
-from baton.engine.kv_cache.block_copy import (
-    READ_BLOCKS,
-    SAVE_SECONDS,
-    read_blocks,
-    save_cached,
-    swap_blocks,
-    write_blocks,
-)
+from baton.engine.kv_cache.block_copy import READ_BLOCKS, SAVE_SECONDS, save_cached, swap_blocks, write_blocks
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import BlockKv, BlockSwaps, SwapIn, SwapOut
-from baton.engine.runners.base import Span
-from baton.engine.sequence import Sequence
+from baton.engine.kv_cache.offload import BlockSwaps, Offload, SwapIn, SwapOut
+from baton.engine.runners.base import BlockCopies, BlockKv, Runner, Span
+from baton.engine.sequence import Sequence as Member
+from baton.engine.step_cost import StepCostModel
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
-from engine.rig import LAYOUT, expected_tokens, mock_runner, prompt_of
+from engine.rig import LAYOUT, TIMEOUT_SECONDS, expected_tokens, mock_runner, prompt_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()
 
@@ -31,7 +29,7 @@ def test_a_sequence_goes_on_from_blocks_that_were_out_and_are_elsewhere() -> Non
     runner, prompt = mock_runner(), prompt_of(19)
     runner.forward([Span(prompt[:16], 0, [9, 3, 4, 30], needs_logits=False)])
 
-    contents = read_blocks(runner, [3, 4, 30])
+    contents = runner.begin_copies([3, 4, 30]).blocks()
     runner.forward([Span(prompt_of(16, seed=5), 0, [30, 3, 4, 20], needs_logits=False)])
     write_blocks(runner, [9, 50, 51, 2], 1, contents)
 
@@ -40,17 +38,81 @@ def test_a_sequence_goes_on_from_blocks_that_were_out_and_are_elsewhere() -> Non
     assert all(sum(len(half) for layer in block for half in layer) == BLOCK_BYTES for block in contents)
 
 
+def _offload(num_blocks: int) -> Offload:
+    store = HostBlockStore[BlockKv](num_blocks * BLOCK_BYTES, BLOCK_BYTES)
+    return Offload(store, StepCostModel(), block_bytes=BLOCK_BYTES, block_tokens=4)
+
+
+def _outs(num_blocks: int) -> list[SwapOut]:
+    return [SwapOut(BlockId(index), BlockHash(index.to_bytes(16, "little"))) for index in range(num_blocks)]
+
+
 def test_more_blocks_than_are_read_at_once_go_out() -> None:
     """Each under its own hash."""
     num_blocks = 2 * READ_BLOCKS + 3
-    runner = mock_runner(num_blocks=num_blocks)
+    runner, offload, outs = mock_runner(num_blocks=num_blocks), _offload(num_blocks), _outs(num_blocks)
     runner.forward([Span(prompt_of(4 * num_blocks), 0, range(num_blocks), needs_logits=False)])
-    hashes = [BlockHash(index.to_bytes(16, "little")) for index in range(num_blocks)]
-    store = HostBlockStore[BlockKv](num_blocks * BLOCK_BYTES, BLOCK_BYTES)
-    swaps = BlockSwaps(outs=[SwapOut(BlockId(index), hashes[index]) for index in range(num_blocks)])
 
-    assert swap_blocks(runner, swaps, store) == num_blocks
-    assert store.take_run(hashes) == [read_blocks(runner, [index])[0] for index in range(num_blocks)]
+    with ThreadPoolExecutor(1) as lane:
+        assert swap_blocks(runner, BlockSwaps(outs), offload, lane, perf_counter) == num_blocks
+    found = offload.store.take_run([each.block_hash for each in outs])
+    assert [tuple(block) for block in found] == runner.begin_copies(range(num_blocks)).blocks()
+
+
+class LateRunner:
+    """Has its blocks copied when it is told to; or not, if there is an error."""
+
+    block_tokens = 4
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._blocks = mock_runner().begin_copies([0, 1]).blocks()
+        self._error = error
+        self.has_come = Event()
+
+    def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+        """Begin."""
+        assert list(block_ids) == [0, 1]
+        return self
+
+    def wait(self) -> None:
+        """Wait until it is told."""
+        assert self.has_come.wait(TIMEOUT_SECONDS)
+        if self._error:
+            raise self._error
+
+    def blocks(self) -> list[BlockKv]:
+        """Return the blocks."""
+        return self._blocks
+
+
+def test_nobody_waits_for_a_copy_but_who_wants_it() -> None:
+    """Blocks are found as soon as they are on their way; the rate is measured when they have come."""
+    runner, offload, outs = LateRunner(), _offload(2), _outs(2)
+
+    with ThreadPoolExecutor(1) as lane:
+        swap_blocks(cast(Runner, runner), BlockSwaps(outs), offload, lane, perf_counter)
+        found = offload.store.take_run([each.block_hash for each in outs])
+        assert len(found) == 2
+        assert offload.rates.host_bytes_per_second == 0.0
+
+        Timer(0.05, runner.has_come.set).start()
+        assert [tuple(block) for block in found] == runner.blocks()
+        assert len(found[0]) == LAYOUT.num_layers
+    assert offload.rates.host_bytes_per_second > 0.0
+
+
+def test_a_copy_that_fails_is_the_error_of_who_wants_it() -> None:
+    """The lane goes on."""
+    runner, offload, outs = LateRunner(RuntimeError("device lost")), _offload(2), _outs(2)
+    runner.has_come.set()
+
+    with ThreadPoolExecutor(1) as lane:
+        swap_blocks(cast(Runner, runner), BlockSwaps(outs), offload, lane, perf_counter)
+        for block in offload.store.take_run([each.block_hash for each in outs]):
+            with pytest.raises(RuntimeError, match="device lost"):
+                block[0]
+        swap_blocks(mock_runner(), BlockSwaps(outs), offload, lane, perf_counter)
+    assert all(len(block) for block in offload.store.take_run([each.block_hash for each in outs]))
 
 
 class FakeDisk:
@@ -90,12 +152,10 @@ def test_the_cache_is_saved_to_the_last_moment(left_seconds: float, num_saved: i
 
 def test_copies_both_ways_count() -> None:
     """By their number and time the node learns how fast copies are."""
-    runner = mock_runner()
-    store = HostBlockStore[BlockKv](8 * BLOCK_BYTES, BLOCK_BYTES)
-    contents = read_blocks(runner, [5, 6, 7])
-    sequence = cast(Sequence, None)  # whose they are is of no interest
-    outs = [SwapOut(BlockId(index), BlockHash(bytes([index]) * 16)) for index in range(2)]
-    swaps = BlockSwaps(outs, [SwapIn(sequence, [1, 2, 3], 0, contents), SwapIn(sequence, [4], 0, contents[:1])])
+    runner, offload, sequence = mock_runner(), _offload(8), cast(Member, None)  # whose they are is of no interest
+    contents = runner.begin_copies([5, 6, 7]).blocks()
+    swaps = BlockSwaps(_outs(2), [SwapIn(sequence, [1, 2, 3], 0, contents), SwapIn(sequence, [4], 0, contents[:1])])
 
-    assert swap_blocks(runner, swaps, store) == 2 + 4
-    assert store.num_blocks == 2
+    with ThreadPoolExecutor(1) as lane:
+        assert swap_blocks(runner, swaps, offload, lane, perf_counter) == 2 + 4
+    assert offload.store.num_blocks == 2

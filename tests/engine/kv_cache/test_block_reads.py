@@ -11,9 +11,8 @@ import pytest
 
 from baton.engine.events import TokenReady
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
-from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.ingest import GapBudget
-from baton.engine.runners.base import Launched, LayerKv, Span
+from baton.engine.runners.base import BlockKv, Launched, LayerKv, Span
 from baton.engine.runners.mock import MockRunner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash

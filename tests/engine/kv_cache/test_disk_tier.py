@@ -17,7 +17,7 @@ from baton.engine.runners.base import LayerKv
 from baton.kv.block_file import cache_identity, write_block
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import Tier, block_hashes, root_hash
-from engine.rig import LAYOUT, TIMEOUT_SECONDS, Rig, expected_tokens, mock_runner, prompt_of, request_of
+from engine.rig import LAYOUT, TIMEOUT_SECONDS, Rig, expected_tokens, has_written, mock_runner, prompt_of, request_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()
 PROMPTS = [prompt_of(40, seed) for seed in range(4)]
@@ -49,7 +49,7 @@ def _fill(folder: Path) -> None:
     with _rig(disk) as rig:
         for seed in range(4):
             _ask(rig, "first", seed)
-            assert disk.wait_until_idle(TIMEOUT_SECONDS)
+            assert has_written(rig.engine, disk)
 
 
 def _hits(rig: Rig) -> TierHits:
@@ -64,7 +64,7 @@ def test_a_prompt_comes_back_from_wherever_it_is(tmp_path: Path) -> None:
     with _rig(disk) as rig:
         for seed in range(4):
             assert _ask(rig, "first", seed) == 0
-            assert disk.wait_until_idle(TIMEOUT_SECONDS)
+            assert has_written(rig.engine, disk)
         assert _ask(rig, "second", 0) == 36
         assert _hits(rig).disk > 0
         assert _ask(rig, "third", 0) == 36
@@ -80,7 +80,7 @@ def test_what_leaves_the_device_is_told_of_where_it_is(tmp_path: Path) -> None:
     with _rig(disk) as rig:
         for seed in range(4):
             _ask(rig, "first", seed)
-            assert disk.wait_until_idle(TIMEOUT_SECONDS)
+            assert has_written(rig.engine, disk)
         hashes = block_hashes(root_hash(LAYOUT.model_revision_digest, 4), PROMPTS[0], 4)
 
         assert rig.do(lambda: rig.engine.scheduler.pool.match(hashes)) == []
@@ -153,7 +153,7 @@ def test_a_full_disk_fails_nobody(tmp_path: Path) -> None:
         for name in ("first", "second"):
             for seed in range(4):
                 _ask(rig, name, seed)
-                assert disk.wait_until_idle(TIMEOUT_SECONDS)
+                assert has_written(rig.engine, disk)
         assert not disk.is_on
 
 

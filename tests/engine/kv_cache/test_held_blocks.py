@@ -6,10 +6,8 @@ from itertools import product
 
 import pytest
 
-from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.kv_cache.block_reads import HeldBlocks
-from baton.engine.kv_cache.disk_tier import BlockKv
-from baton.engine.runners.base import LayerKv, Runner, Span
+from baton.engine.runners.base import BlockKv, LayerKv, Runner, Span
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
@@ -31,7 +29,7 @@ class Held:
         self.blocks = HeldBlocks(self.runner, self.pool, self.store)
         self.block_ids = self.pool.allocate(NUM_BLOCKS)
         self.runner.forward([Span(prompt_of(16), 0, self.block_ids, needs_logits=False)])
-        contents = read_blocks(self.runner, self.block_ids)
+        contents = self.runner.begin_copies(self.block_ids).blocks()
         for index, place in enumerate(places):
             if place in "db":
                 self.pool.store(self.block_ids[index], HASHES[index])

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import AHEAD_BLOCKS, BlockKv, Offload, SwapOut, TierHits, is_copied
+from baton.engine.kv_cache.offload import AHEAD_BLOCKS, Offload, SwapOut, TierHits, is_copied
+from baton.engine.runners.base import BlockKv
 from baton.engine.sequence import Sequence, new_sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.request import Purpose
 from baton.engine.sequence import Phase, Sequence
 from engine.rig import GREEDY, expected_tokens, prompt_of, request_of
@@ -21,7 +20,7 @@ def _stepper_that_has_it_in_host_memory() -> Stepper:
     run(stepper)
     pool, store = stepper.scheduler.pool, stepper.scheduler.offload.store
     block_ids = pool.match(first.hashes)
-    for block_hash, contents in zip(first.hashes, read_blocks(stepper.runner, block_ids), strict=True):
+    for block_hash, contents in zip(first.hashes, stepper.runner.begin_copies(block_ids).blocks(), strict=True):
         store.put(block_hash, contents)
     pool.forget(block_ids)
     return stepper

@@ -23,6 +23,7 @@ from baton.kv.stream import KvFrame, KvProgress
 from baton.prefill.kv_stream import FrameExport
 from baton.wire.quantities import shape_from_proto, shape_to_proto
 from checkpoints import HYBRID_NAMES, HubCheckpointName, checkpoint, reference_generate, reference_logits
+from engine.rig import has_written
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 from order import RUNS_ALL
@@ -104,7 +105,7 @@ def test_keys_and_values_from_host_and_disk_join_the_checkpoints_of_the_device(
         for repeat in range(2):
             for index, prompt in enumerate(prompts):
                 cached.append(num_cached(answer(engine, f"{repeat}-{index}", prompt)))
-                assert disk.wait_until_idle(60.0)
+                assert has_written(engine, disk)
         engine.call(engine.scheduler.check_integrity)
         engine.close()
         found.append(engine.scheduler.offload.hits)

@@ -11,6 +11,7 @@ from baton.engine.kv_cache.offload import Offload
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
 from checkpoints import checkpoint, reference_generate
+from engine.rig import has_written
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 
@@ -42,7 +43,7 @@ def test_restored_prompts_give_the_tokens_of_each_alone(
             for index, prompt in enumerate(prompts):
                 name = f"r{round_index}-{repeat}-{index}"
                 assert generate(engine, name, prompt, greedy(NUM_NEW_TOKENS)).tokens() == expected[index]
-                assert disk.wait_until_idle(TIMEOUT_SECONDS)
+                assert has_written(engine, disk)
         engine.close()
         found.append(engine.scheduler.offload.hits)
 

@@ -52,8 +52,7 @@ class ConstraintCompiler:
         eos_token_ids: Sequence[int],
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self._load_tokenizer = load_tokenizer
-        self._vocabulary_size = vocabulary_size
+        self._load_tokenizer, self._vocabulary_size = load_tokenizer, vocabulary_size
         self._eos_token_ids = list(eos_token_ids)
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()

@@ -30,8 +30,7 @@ class Constraint:
     """
 
     def __init__(self, matcher: Any, field: str) -> None:
-        self._matcher = matcher
-        self._field = field
+        self._matcher, self._field = matcher, field
         self._num_followed = 0
 
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:

@@ -34,8 +34,7 @@ class PassTimer:
     """
 
     def __init__(self, longest_seconds: Callable[[Step], float], clock: Callable[[], float]) -> None:
-        self._longest_seconds = longest_seconds
-        self._clock = clock
+        self._longest_seconds, self._clock = longest_seconds, clock
         self._timed: tuple[Step, float] | None = None
 
     def begin(self, step: Step, began: float) -> None:
@@ -63,8 +62,7 @@ class PassHealth:
     """
 
     def __init__(self, runner: Runner, pool: BlockPool) -> None:
-        self._runner = runner
-        self._pool = pool
+        self._runner, self._pool = runner, pool
         self.num_failed = 0
 
     def note(self, outcomes: Sequence[object] | None) -> None:

@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from baton.engine.events import Failed, Isolated, PromptScored
@@ -73,6 +74,11 @@ class Pipeline:
         self._step_seconds = 0.0  # of the last pass, where that was a step
         self._planned_seconds = self._planning_seconds = 0.0  # of this pass, and as it is reckoned with
         self._settling_seconds = 0.0  # of one of several steps, from its end to its tokens' way out
+        self._lane = ThreadPoolExecutor(1, "block-copies")
+
+    def close(self) -> None:
+        """Wait until what has been copied out is there."""
+        self._lane.shutdown()
 
     @property
     def is_in_flight(self) -> bool:
@@ -230,10 +236,7 @@ class Pipeline:
             self.reading.note(num_bytes, self._clock() - started)
 
     def _swap_blocks(self, swaps: BlockSwaps) -> None:
-        started, offload = self._clock(), self._scheduler.offload
-        num_blocks = swap_blocks(self._runner, swaps, offload.store)
-        offload.note_copied(num_blocks, self._clock() - started)
-        offload.write_through(swaps.outs)
+        swap_blocks(self._runner, swaps, self._scheduler.offload, self._lane, self._clock)
 
     def _may_lengthen(self, step: Step) -> bool:
         if self._is_gap_wanted():

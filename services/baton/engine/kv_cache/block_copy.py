@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
 
-import numpy as np
-
-from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
-from baton.engine.kv_cache.offload import BlockSwaps
-from baton.engine.runners.base import LayerKv, Runner
-from baton.kv.host_store import HostBlockStore
+from baton.engine.kv_cache.disk_tier import DiskTier
+from baton.engine.kv_cache.offload import BlockSwaps, Offload, SwapOut
+from baton.engine.runners.base import BlockCopies, BlockKv, LayerKv, Runner
+from baton.kv.numpy_codec import join_blocks
 from baton.kv.pool import BlockPool
 
 READ_BLOCKS = 64
@@ -18,16 +18,58 @@ SAVE_SECONDS = 5.0
 """Time that saving the prefix cache may take when the engine ends, beside what the disk takes afterwards."""
 
 
-def swap_blocks(runner: Runner, swaps: BlockSwaps, store: HostBlockStore[BlockKv]) -> int:
-    """Copy blocks to host memory and back, as a pass needs it; return how many."""
-    for begin in range(0, len(swaps.outs), READ_BLOCKS):
-        moved = swaps.outs[begin : begin + READ_BLOCKS]
-        contents = read_blocks(runner, [each.block_id for each in moved])
-        for each, content in zip(moved, contents, strict=True):
-            store.put(each.block_hash, content)
+class ComingBlock(Sequence[LayerKv]):
+    """K and V of a block on its way to host memory, layer by layer; who looks at them waits for them."""
+
+    def __init__(self) -> None:
+        self.kv = Future[BlockKv]()
+
+    def __getitem__(self, layer: Any) -> Any:
+        return self.kv.result()[layer]
+
+    def __len__(self) -> int:
+        return len(self.kv.result())
+
+
+def swap_blocks(runner: Runner, swaps: BlockSwaps, offload: Offload, lane: Executor, clock: Callable[[], float]) -> int:
+    """Copy blocks to host memory and back, as a pass needs it; return how many.
+
+    What goes out is there for whoever asks from now on; `lane`, one thread, waits for it.
+    """
+    for first in range(0, len(swaps.outs), READ_BLOCKS):
+        outs = swaps.outs[first : first + READ_BLOCKS]
+        began = clock()
+        copies = runner.begin_copies([each.block_id for each in outs])
+        blocks = [ComingBlock() for _ in outs]
+        for each, block in zip(outs, blocks, strict=True):
+            offload.store.put(each.block_hash, block)
+        lane.submit(_take_in, copies, outs, blocks, offload, clock() - began, clock)
     for swap in swaps.ins:
+        began = clock()
         write_blocks(runner, swap.block_table, swap.first_block, swap.contents)
+        offload.note_copied(len(swap.contents), clock() - began)
     return len(swaps.outs) + sum(len(swap.contents) for swap in swaps.ins)
+
+
+def _take_in(
+    copies: BlockCopies,
+    outs: Sequence[SwapOut],
+    blocks: Sequence[ComingBlock],
+    offload: Offload,
+    seconds: float,
+    clock: Callable[[], float],
+) -> None:
+    try:
+        copies.wait()
+        began = clock()
+        for block, kv in zip(blocks, copies.blocks(), strict=True):
+            block.kv.set_result(kv)
+    except Exception as error:  # the edge of the lane: whoever wants one of the blocks is told
+        for block in blocks:
+            if not block.kv.done():
+                block.kv.set_exception(error)
+        return
+    offload.note_out(outs, blocks, seconds + clock() - began)
 
 
 def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable[[], float]) -> None:
@@ -39,20 +81,9 @@ def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable
         if remaining_seconds <= 0 or not disk.store.wait_for_room(remaining_seconds):
             return
         saved = blocks[begin : begin + READ_BLOCKS]
-        contents = read_blocks(runner, [each.block_id for each in saved])
+        contents = runner.begin_copies([each.block_id for each in saved]).blocks()
         for each, content in zip(saved, contents, strict=True):
             disk.put(each.block_hash, content)
-
-
-def read_blocks(runner: Runner, block_ids: Sequence[int]) -> list[BlockKv]:
-    """Return the contents of blocks."""
-    num_tokens = len(block_ids) * runner.block_tokens
-    layers = []
-    for layer, spec in enumerate(runner.info.layout.layers):
-        kv = runner.read_kv(block_ids, layer, 0, num_tokens)
-        halves = [split_blocks(half, spec.num_kv_heads, len(block_ids)) for half in kv]
-        layers.append([LayerKv(*block) for block in zip(*halves, strict=True)])
-    return list(zip(*layers, strict=True))
 
 
 def write_blocks(runner: Runner, block_table: Sequence[int], first_block: int, contents: Sequence[BlockKv]) -> None:
@@ -62,16 +93,3 @@ def write_blocks(runner: Runner, block_table: Sequence[int], first_block: int, c
         halves = zip(*(block[layer] for block in contents), strict=True)
         joined = LayerKv(*(join_blocks(half, spec.num_kv_heads) for half in halves))
         runner.write_kv(block_table, layer, start, num_tokens, joined)
-
-
-def split_blocks(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[bytes]:
-    """Return the blocks, 0 or more, of [heads, blocks * tokens, head dim], each [heads, tokens, head dim]."""
-    array = np.frombuffer(part, dtype=np.uint8).reshape(max(1, num_heads), max(1, num_blocks), -1)
-    return [array[:, block].tobytes() for block in range(num_blocks)]
-
-
-def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
-    """Return blocks, 1 or more, as one [heads, blocks * tokens, head dim]."""
-    return np.concatenate(
-        [np.frombuffer(part, np.uint8).reshape(max(1, num_heads), -1) for part in parts], axis=1
-    ).tobytes()

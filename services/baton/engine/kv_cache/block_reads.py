@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from baton.engine.kv_cache.block_copy import join_blocks, split_blocks
-from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.ingest import GapBudget
-from baton.engine.runners.base import LayerKv, Runner
+from baton.engine.runners.base import BlockKv, LayerKv, Runner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
+from baton.kv.numpy_codec import join_blocks, split_blocks
 from baton.kv.pool import BlockId, BlockPool
 
 
@@ -23,8 +22,7 @@ class HeldBlocks:
     """What the prefix cache holds now, but for what is on disk: to read that takes longer than a gap between passes."""
 
     def __init__(self, runner: Runner, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
-        self._runner = runner
-        self._pool = pool
+        self._runner, self._pool = runner, pool
         self._store = store
 
     def block_bytes(self, layer: int) -> int:
@@ -74,8 +72,7 @@ class BlockRead:
     """K and V of consecutive blocks in some layers, read so far. A cancelled `answer`: nobody wants more."""
 
     def __init__(self, hashes: Sequence[BlockHash], layers: range, answer: Future[list[LayerKv]]) -> None:
-        self.hashes = hashes
-        self.answer = answer
+        self.hashes, self.answer = hashes, answer
         self.layers = layers
         self._kvs: list[LayerKv] = []
 
@@ -104,8 +101,7 @@ class BlockReads:
     """
 
     def __init__(self, held: HeldBlocks, budget: GapBudget, clock: Callable[[], float]) -> None:
-        self._held = held
-        self._budget = budget
+        self._held, self._budget = held, budget
         self._clock = clock
         self.queue: deque[BlockRead] = deque()
 

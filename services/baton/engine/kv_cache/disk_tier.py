@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
-from baton.engine.runners.base import LayerKv
+from baton.engine.runners.base import BlockKv, LayerKv
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
 from baton.kv.kv_format import KvLayout
-
-BlockKv: TypeAlias = tuple[LayerKv, ...]
-"""K and V of a block, layer by layer."""
 
 
 class DiskTier:
@@ -20,8 +16,7 @@ class DiskTier:
     def __init__(
         self, store: DiskBlockStore, layout: KvLayout, block_tokens: int, call: Callable[[Callable[[], None]], None]
     ) -> None:
-        self.store = store
-        self._call = call
+        self.store, self.call = store, call
         self._half_bytes = [
             spec.num_kv_heads * head_dim * block_tokens * layout.dtype.num_bytes
             for spec in layout.layers
@@ -36,7 +31,7 @@ class DiskTier:
         """Read blocks, and hand over in the engine's thread the contents of those before the first that fails."""
 
         def deliver(payloads: list[memoryview]) -> None:
-            self._call(lambda: on_read([self._split(payload) for payload in payloads]))
+            self.call(lambda: on_read([self._split(payload) for payload in payloads]))
 
         self.store.read(hashes, deliver)
 

@@ -49,8 +49,7 @@ class FrameCursor:
     """How far a received frame has been written: layer by layer, in pieces that end where blocks do."""
 
     def __init__(self, frame: KvFrame, num_kv_heads: int, block_tokens: int) -> None:
-        self._frame = frame
-        self._num_kv_heads = num_kv_heads
+        self._frame, self._num_kv_heads = frame, num_kv_heads
         self._block_tokens = block_tokens
         self._layer_bytes = (len(frame.keys) + len(frame.values)) // frame.num_layers
         self._index = 0  # of the layer in the frame

@@ -9,14 +9,15 @@ other sequences are computed. Blocks that no tier has any more are computed agai
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Container, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.capacity.snapshot import TierRates
-from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
+from baton.engine.kv_cache.disk_tier import DiskTier
+from baton.engine.runners.base import BlockKv
 from baton.engine.sequence import RestoreState, Sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
@@ -88,16 +89,15 @@ class Offload:
         block_tokens: int,
         disk: DiskTier | None = None,
     ) -> None:
-        self.store = store
-        self._costs = costs
+        self.store, self._costs = store, costs
         self.hits = TierHits()
         self.max_copy_seconds = math.inf
         self._last_pass_seconds = math.inf
-        self._disk = disk
-        self._block_bytes = block_bytes
+        self._disk, self._block_bytes = disk, block_bytes
         self._block_tokens = block_tokens
         self._bytes_per_second = 0.0
         self._wanted: Counter[BlockHash] = Counter()
+        self._come = deque[tuple[SwapOut, BlockKv]]()
         self._evicted: list[SwapOut] = []
         self._spare: list[SwapOut] = []
 
@@ -184,12 +184,22 @@ class Offload:
         self._disk.read(missing, lambda contents: self._take_in(restore, hashes[begin:end], missing, contents))
         return True
 
-    def write_through(self, swap_outs: Seq[SwapOut]) -> None:
-        """Let what has been copied out be written to disk."""
+    def note_out(self, outs: Seq[SwapOut], contents: Seq[BlockKv], seconds: float) -> None:
+        """Take in how long it took to copy blocks out, which are here now, and let them be written to disk.
+
+        From any thread.
+        """
+        self.note_copied(len(outs), seconds)
         if self._disk is not None:
-            for each in swap_outs:
-                for contents in self.store.take_run([each.block_hash]):
-                    self._disk.put(each.block_hash, contents)
+            self._come.extend(zip(outs, contents, strict=True))
+            self._disk.call(self.write_through)
+
+    def write_through(self) -> None:
+        """Let what has come be written to disk, but for what has been forgotten meanwhile: it may be wrong."""
+        while self._disk is not None and self._come:
+            out, content = self._come.popleft()
+            if self.store.take_run([out.block_hash]) == [content]:
+                self._disk.put(out.block_hash, content)
 
     def forget(self, hashes: Seq[BlockHash]) -> None:
         """Drop contents that may be wrong, wherever they are."""

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.errors import MismatchError
 from baton.kv.hashing import Adapter, adapted_revision
 from baton.kv.kv_format import KvDtype, KvLayout, WireCodec
-from baton.kv.numpy_codec import NumpyCodec
+from baton.kv.numpy_codec import NumpyCodec, split_blocks
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 """A float32 array."""
@@ -36,12 +37,42 @@ class LayerKv(NamedTuple):
     """[num_kv_heads, num_tokens, value_head_dim]."""
 
 
+BlockKv: TypeAlias = Sequence[LayerKv]
+"""K and V of a block, layer by layer."""
+
+
 LayerSink: TypeAlias = Callable[[int, LayerKv], None]
 """Takes a layer's K and V, of the positions of the span that were computed, the moment they are on the host.
 
 Called in order of layers, from the engine thread, before the pass gives its tokens; must not block. The buffers are the
 sink's to keep. Of a layer that keeps a state the keys have it, once: after the span that ends a prompt.
 """
+
+
+class BlockCopies:
+    """Whole blocks on their way to the host. Used by one thread, any.
+
+    `layers` return each layer's K and V, [num_kv_heads, num_blocks * block_tokens, head_dim], when they are there;
+    `wait` waits until the device has copied all, behind the passes before.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Callable[[], LayerKv]],
+        layout: KvLayout,
+        num_blocks: int,
+        wait: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._layers, self._specs, self._num_blocks = layers, layout.layers, num_blocks
+        self.wait = wait
+
+    def blocks(self) -> list[BlockKv]:
+        """Return the blocks, each in memory of its own."""
+        layers = []
+        for take, spec in zip(self._layers, self._specs, strict=True):
+            halves = (split_blocks(half, spec.num_kv_heads, self._num_blocks) for half in take())
+            layers.append([LayerKv(*block) for block in zip(*halves, strict=True)])
+        return list(zip(*layers, strict=True))
 
 
 class StateSave(NamedTuple):
@@ -140,8 +171,7 @@ class ComputedPass:
     """A pass that is computed: tokens are chosen when somebody asks; `draws` are those of `Runner.launch`."""
 
     def __init__(self, logits: Logits, draws: Draws | None) -> None:
-        self._logits = logits
-        self._draws = draws
+        self._logits, self._draws = logits, draws
         self._tokens: list[int] | None = None
 
     def tokens(self, step: int = 0) -> list[int]:  # noqa: ARG002 - there is one
@@ -285,6 +315,15 @@ class Runner(ABC):
     @abstractmethod
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer; empty ones if it keeps a state."""
+
+    def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+        """Begin to copy whole blocks to the host, as they are behind every pass launched before.
+
+        This implementation reads them before it returns.
+        """
+        layout, num_tokens = self.info.layout, len(block_ids) * self.block_tokens
+        read = [self.read_kv(block_ids, layer, 0, num_tokens) for layer in range(layout.num_layers)]
+        return BlockCopies([partial(LayerKv, *kv) for kv in read], layout, len(block_ids))
 
     def write_state(self, slot: int, layer: int, data: bytes | memoryview) -> None:
         """Write a layer's state, in float32, its tensors one after the other as the layout has them."""

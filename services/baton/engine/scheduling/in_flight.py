@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.offload import Offload
 from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.request import Purpose
+from baton.engine.runners.base import BlockKv
 from baton.engine.sequence import Sequence
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
@@ -51,8 +51,7 @@ class InFlightPrefixes:
     """
 
     def __init__(self, pool: BlockPool, states: StateSlots, offload: Offload) -> None:
-        self._pool = pool
-        self._states = states
+        self._pool, self._states = pool, states
         self._offload = offload
         self._pending: dict[BlockHash, int] = {}  # the highest priority with which it is computed
         self._landing: dict[BlockHash, BlockId] = {}

@@ -21,11 +21,12 @@ import math
 from collections.abc import Sequence as Seq
 from itertools import chain
 
-from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
+from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose
+from baton.engine.runners.base import BlockKv
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget

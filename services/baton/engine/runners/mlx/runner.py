@@ -56,10 +56,8 @@ class MlxRunner(Runner):
         adapters: AdapterChoice | None = None,
         num_state_slots: int = 0,
     ) -> None:
-        self.info = info
-        self.num_blocks = num_blocks
-        self.block_tokens = block_tokens
-        self.num_state_slots = num_state_slots
+        self.info, self.num_blocks = info, num_blocks
+        self.block_tokens, self.num_state_slots = block_tokens, num_state_slots
         specs = {layer: info.layout.layers[layer] for layer in info.layout.kv_layers}
         windows = [spec.sliding_window_tokens for spec in info.layout.layers]
         self._device = compute_device()

@@ -14,8 +14,7 @@ class MockLogits:
     """Logits that put nearly all probability on one token per row."""
 
     def __init__(self, tokens: list[int], vocabulary_size: int) -> None:
-        self._tokens = tokens
-        self._vocabulary_size = vocabulary_size
+        self._tokens, self._vocabulary_size = tokens, vocabulary_size
 
     def argmax(self) -> list[int]:
         """Return the tokens."""
@@ -44,10 +43,8 @@ class MockPass:
         cut: Callable[[MockPass, int], int],
     ) -> None:
         self.chosen = tokens
-        self.ends = ends
-        self._vocabulary_size = vocabulary_size
-        self._wait_until = wait_until
-        self._cut = cut
+        self.ends, self._vocabulary_size = ends, vocabulary_size
+        self._wait_until, self._cut = wait_until, cut
 
     def tokens(self, step: int = 0) -> list[int]:
         """Return the tokens of a step when it is over."""

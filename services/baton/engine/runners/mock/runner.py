@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
 
 from baton.capacity.hardware import Hardware, StepSpan, step_seconds
-from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import BlockCopies, Launched, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.passes import MockLogits, MockPass, chosen_tokens, with_tokens
@@ -129,6 +130,13 @@ class MockRunner(Runner):
         kv = kv_of(self._states[:, layer][self._places(block_table, start, num_tokens)], spec, dtype)
         self.sleep_until(read)
         return kv
+
+    def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+        """Keep the states of blocks, whose bytes are made when somebody wants them."""
+        layout, states = self.info.layout, self._states[list(block_ids)]
+        self.occupy(len(block_ids) * self.block_tokens * layout.num_token_bytes())
+        layers = [partial(kv_of, states[:, at].ravel(), spec, layout.dtype) for at, spec in enumerate(layout.layers)]
+        return BlockCopies(layers, layout, len(block_ids))
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the states of one block into another."""

@@ -105,8 +105,7 @@ class PackedBatch:
     ) -> None:
         self._followed = followed
         self.states = StateBatch(spans, states, pieces_of(spans, states)) if states is not None else None
-        self.kv_copies = kv_copies
-        self.pool = pool
+        self.kv_copies, self.pool = kv_copies, pool
         self.spans = tuple(spans)
         self._device = device
         ends = accumulate(len(span.token_ids) for span in spans)

@@ -184,8 +184,7 @@ class RecurrentForward:
         self._forward = module.forward
         names = inspect.signature(self._forward).parameters
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
-        self._layer = layer
-        self._batch = batch
+        self._layer, self._batch = layer, batch
         if limits := getattr(module, "time_step_limit", None):  # of Mamba 2
             module.chunk_size = min(module.chunk_size, _MAMBA_CHUNK_TOKENS)
             if limits[0] > 0:

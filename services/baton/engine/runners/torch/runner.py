@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
 
-from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import Array, BlockCopies, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.torch.batch import Followed, PackedBatch, RowBatch
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
-from baton.engine.runners.torch.ops.pool import KvPool
+from baton.engine.runners.torch.ops.pool import KeysValues, KvPool
 from baton.engine.runners.torch.recurrent import StatePool
 
 
@@ -36,8 +37,7 @@ class TorchLogits:
     """Logits on the device. They are [num_rows, vocabulary_size]."""
 
     def __init__(self, logits: torch.Tensor, ops: DeviceOps) -> None:
-        self._logits = logits
-        self._ops = ops
+        self._logits, self._ops = logits, ops
 
     def argmax(self) -> list[int]:
         """Return the most probable token of each row (the smallest id among equals), `NOT_FINITE` where none is."""
@@ -69,8 +69,7 @@ class TorchRunner(Runner):
         num_state_slots: int = 0,
     ) -> None:
         """Take over a model; `num_idle_blocks` lie behind the others, for rows without a sequence to write to."""
-        self.info = info
-        self.num_blocks = num_blocks
+        self.info, self.num_blocks = info, num_blocks
         self.block_tokens = block_tokens
         self.device = ops.device
         self._ops = ops
@@ -121,6 +120,18 @@ class TorchRunner(Runner):
         with self._ops.at_work():
             table = self._pool.table(block_table, start + num_tokens)
             return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
+
+    def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+        """Begin to copy whole blocks; on a CUDA device beside what is computed next, by way of copies there."""
+        if self._kv_copies is None:
+            return super().begin_copies(block_ids)
+        num_tokens, layers = len(block_ids) * self.block_tokens, list[Callable[[], LayerKv]]()
+        with self._ops.at_work():
+            table = self._pool.table(block_ids, num_tokens)
+            for layer, spec in enumerate(self.info.layout.layers):
+                kv = KeysValues(*(part.clone() for part in self._pool.read(table, layer, 0, num_tokens)))
+                layers.append(partial(LayerKv, b"", b"") if spec.state else self._kv_copies.begin(kv).wait)
+        return BlockCopies(layers, self.info.layout, len(block_ids), lambda: [wait() for wait in layers])
 
     def write_state(self, slot: int, layer: int, data: bytes | memoryview) -> None:
         """Write a layer's state, in float32."""

@@ -111,8 +111,7 @@ class TransformersModel:
         last = layers[-1]
         keeps_state, attends = _mixer_of(last) is not None, _attention_of(last) is not None
         last.forward = LastLayerForward(last.forward, keeps_state=keeps_state, attends=attends)
-        self._model = model
-        self._ops = ops
+        self._model, self._ops = model, ops
         self._batch: RowBatch | None = None
         self._is_indexed = hasattr(_attention_of(last), "indexer")
         self._no_mask = torch.empty(1, 1, 1, 1)  # which attention with an index would look at
@@ -203,8 +202,7 @@ class LastLayerForward:
     """
 
     def __init__(self, forward: LayerForward, *, keeps_state: bool, attends: bool) -> None:
-        self._forward = forward
-        self._keeps_state = keeps_state
+        self._forward, self._keeps_state = forward, keeps_state
         self._attends = attends
 
     def __call__(

@@ -142,8 +142,7 @@ class MlxBackbone:
         states: Mapping[int, LayerStates],
         idle_slot: int = 0,
     ) -> None:
-        self._states = states
-        self._idle_slot = idle_slot
+        self._states, self._idle_slot = states, idle_slot
         self._adapters = adapters
         self._surroundings = surroundings_of(model)
         self._caches = self._surroundings.caches

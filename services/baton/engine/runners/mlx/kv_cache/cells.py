@@ -40,8 +40,7 @@ class Cells:
 
     def __init__(self, shape: Sequence[int], head_dim: int, dtype: mx.Dtype, *, is_quantized: bool) -> None:
         self.shape = tuple(shape)
-        self.head_dim = head_dim
-        self.dtype = dtype
+        self.head_dim, self.dtype = head_dim, dtype
         self.group_size = group_size_of(head_dim) if is_quantized else None
         widths = [(head_dim, dtype)]
         if self.group_size is not None:

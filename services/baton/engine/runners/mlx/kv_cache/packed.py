@@ -94,8 +94,7 @@ class PackedCache:
         self.parts = packing.wanted if is_last else packing.parts
         self._pool = pool
         self._slots = None if is_last else packing.slots
-        self._layer = layer
-        self._window_tokens = window_tokens
+        self._layer, self._window_tokens = layer, window_tokens
         if pool.keys.group_size is not None:  # mlx-lm's attention takes it for the sign of a quantised cache
             self.bits = QUANTIZED_BITS
             self.group_size = pool.keys.group_size

@@ -27,8 +27,7 @@ class _RowHolder:
     """A sequence whose K and V of positions [0, end) a row has; its blocks hold the same."""
 
     def __init__(self, blocks: set[int], end: int, tail: int) -> None:
-        self.blocks = blocks
-        self.end = end
+        self.blocks, self.end = blocks, end
         self.tail = tail
 
 

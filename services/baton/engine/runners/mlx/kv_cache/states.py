@@ -34,8 +34,7 @@ class LayerStates:
     def __init__(self, spec: LayerSpec, dtype: mx.Dtype, *, is_turned: bool) -> None:
         self.spec = spec
         self.arrays: list[mx.array] = []
-        self._dtype = dtype
-        self._is_turned = is_turned
+        self._dtype, self._is_turned = dtype, is_turned
         self._rows: dict[int, _Row] = {}
         zeros = (self._turned(tensor.name, mx.zeros((1, *tensor.shape))) for tensor in spec.state)
         self._first = _Row(tuple(map(self._in_dtype, (tensor.name for tensor in spec.state), zeros)), 0)

@@ -18,8 +18,7 @@ class _LayerCache:
     """
 
     def __init__(self, pool: LayerPool, offset: int | mx.array, reading: VisibleKeys) -> None:
-        self.offset = offset
-        self._pool = pool
+        self.offset, self._pool = offset, pool
         self._reading = reading
         if pool.keys.group_size is not None:
             self.bits = QUANTIZED_BITS
@@ -40,8 +39,7 @@ class WritingCache(_LayerCache):
         sink: LayerSink | None = None,
     ) -> None:
         super().__init__(pool, offset, reading)
-        self._slots = slots
-        self._layer = layer
+        self._slots, self._layer = slots, layer
         self._sink = sink
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Kv, Kv]:
@@ -60,8 +58,7 @@ class RowCache(_LayerCache):
         self, pool: LayerPool, offset: int | mx.array, slots: Slots, reading: VisibleKeys, *, rows: LayerRows
     ) -> None:
         super().__init__(pool, offset, reading)
-        self._slots = slots
-        self._rows = rows
+        self._slots, self._rows = slots, rows
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Kv, Kv]:
         """Take K and V [num_rows, num_kv_heads, 1, head_dim], and return those of all positions to read."""

@@ -39,8 +39,7 @@ class DecodeSteps:
 
     def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
         self._model: Backbone | None = model
-        self._buffers = buffers
-        self._pool = pool
+        self._buffers, self._pool = buffers, pool
         self._ops = ops
 
     def warm_up(self) -> None:
@@ -121,8 +120,7 @@ class DecodeBatch:
     last_adapted: tuple[AdaptedRows, ...] = ()
 
     def __init__(self, buffers: DecodeBuffers, pool: KvPool, num_rows: int) -> None:
-        self.pool = pool
-        self.num_rows = num_rows
+        self.pool, self.num_rows = pool, num_rows
         self._buffers = buffers
 
     @property

@@ -204,8 +204,7 @@ class DevicePass:
     ) -> None:
         self._kv_copies = kv_copies
         self.device_rows = rows
-        self._last = last
-        self._tokens = tokens
+        self._last, self._tokens = last, tokens
         self._logits: torch.Tensor | None = logits
         self._ops = ops
 

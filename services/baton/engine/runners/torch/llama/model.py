@@ -114,8 +114,7 @@ class LlamaModel:
         adapters: AdapterLayers = NO_ADAPTERS,
     ) -> None:
         decoder = model.get_decoder()
-        self._ops = ops
-        self._ranks = ranks
+        self._ops, self._ranks = ops, ranks
         self._embed = ops.embedding(decoder.embed_tokens)
         self._num_tokens = decoder.embed_tokens.num_embeddings
         self._rotary = decoder.rotary_emb
@@ -185,10 +184,8 @@ class LlamaLayer:
         adapters: AdapterLayers = NO_ADAPTERS,
     ) -> None:
         attention = layer.self_attn
-        self._ops = ops
-        self._ranks = ranks
-        self._index = index
-        self._head_dim = head_dim
+        self._ops, self._ranks = ops, ranks
+        self._index, self._head_dim = index, head_dim
         self._qkv, self._output, self._gate_up, self._down = products = [
             AdaptedProduct({name: layer.get_submodule(name) for name in names}, index, ops, weight_dtype, adapters)
             for names in _PRODUCTS

@@ -55,11 +55,9 @@ class KvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.num_blocks = num_blocks
-        self.block_tokens = block_tokens
+        self.num_blocks, self.block_tokens = num_blocks, block_tokens
         self._specs = tuple(layers)
-        self._dtype = dtype
-        self._device = device
+        self._dtype, self._device = dtype, device
         self._offsets = np.arange(block_tokens)
         self._arrays: dict[int, tuple[Array, Array]] = {}
         self._layers = [

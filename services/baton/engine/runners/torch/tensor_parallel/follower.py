@@ -35,8 +35,7 @@ class Follower:
     """Carries out orders."""
 
     def __init__(self, runner: TorchRunner, connection: Connection) -> None:
-        self._runner = runner
-        self._connection = connection
+        self._runner, self._connection = runner, connection
         self._last: DevicePass | None = None
 
     def run(self) -> None:

@@ -24,8 +24,7 @@ class ProcessRanks:
     """
 
     def __init__(self, rank: int, size: int, meeting_point: Path, device: torch.device) -> None:
-        self.rank = rank
-        self.size = size
+        self.rank, self.size = rank, size
         self._device = device
         store = distributed.FileStore(str(meeting_point), size)
         backend, bound = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})

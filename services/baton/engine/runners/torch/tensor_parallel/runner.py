@@ -97,10 +97,8 @@ class ParallelRunner(Runner):
         self.runs_ahead, self.look_seconds = local.runs_ahead, local.look_seconds
         self.max_launch_steps = local.max_launch_steps
         self.peers = tuple(peers)
-        self._local = local
-        self._ranks = ranks
-        self._folder = folder
-        self._on_death = on_death
+        self._local, self._ranks = local, ranks
+        self._folder, self._on_death = folder, on_death
         self._is_in_step = True
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:

@@ -7,11 +7,12 @@ import random
 import pytest
 import torch
 
-from baton.engine.runners.base import LayerKv, Span
+from baton.engine.runners.base import LayerKv, Span, StateSpan
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.loader import load_torch_runner
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.pool import KeysValues
+from baton.kv.numpy_codec import join_blocks
 from checkpoints import VOCABULARY_SIZE, checkpoint
 
 PROMPT = random.Random(8).choices(range(3, VOCABULARY_SIZE), k=40)
@@ -116,3 +117,33 @@ def test_a_pass_is_done_when_all_its_layers_are_out(is_launched: bool) -> None:
         stored = runner.read_kv(range(3), index, 0, len(PROMPT))
         assert bytes(kv.keys) == bytes(stored.keys)
         assert bytes(kv.values) == bytes(stored.values)
+
+
+@pytest.mark.parametrize("block_ids", [(0, 1, 2), (2, 0)], ids=["run", "scattered"])
+@pytest.mark.parametrize("model", ["llama", "qwen3_5"])
+def test_blocks_are_copied_as_they_are_behind_the_passes_launched_before(
+    model: str, block_ids: tuple[int, ...]
+) -> None:
+    """What is written afterwards is not seen; nobody waits for the copies but who wants them."""
+    runner = load_torch_runner(checkpoint(model), model_id="m", num_blocks=16)
+    stream = LateStream()
+    runner._kv_copies = KvCopies(stream)
+    state = StateSpan(None, 0) if runner.num_state_slots else None
+    runner.forward([Span(PROMPT, 0, range(3), needs_logits=True, state=state)])
+    layers = range(runner.info.layout.num_layers)
+    num_tokens = len(block_ids) * runner.block_tokens
+    expected = [[*map(bytes, runner.read_kv(block_ids, index, 0, num_tokens))] for index in layers]
+    stream.copies.clear()
+
+    copies = runner.begin_copies(block_ids)
+    runner.forward([Span(PROMPT[::-1], 0, range(3), needs_logits=True, state=state)])
+    assert not any(copy.was_awaited for copy in stream.copies)
+    copies.wait()
+    assert stream.copies
+    assert all(copy.was_awaited for copy in stream.copies)
+    blocks = copies.blocks()
+
+    assert [
+        [join_blocks(half, runner.info.layout.layers[index].num_kv_heads) for half in zip(*layer, strict=True)]
+        for index, layer in enumerate(zip(*blocks, strict=True))
+    ] == expected

@@ -124,8 +124,7 @@ class PackedEmbedding:
     """Rows of an embedding that stays packed in its file, unpacked as tokens ask for them to the dtype of rows."""
 
     def __init__(self, weight: Weight, dtype: torch.dtype) -> None:
-        self._weight = weight
-        self._dtype = dtype
+        self._weight, self._dtype = weight, dtype
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, hidden_size]."""

@@ -31,6 +31,10 @@ class KvCopies:
         self._stream = stream
         self._pending: deque[_Pending] = deque()
 
+    def begin(self, kv: KeysValues) -> CudaCopy:
+        """Begin to copy K and V that nobody changes, for who calls this."""
+        return self._stream.begin(kv)
+
     def add(self, sink: LayerSink, layer: int, kv: KeysValues) -> None:
         """Begin to copy a layer for a sink, and call those whose copies have arrived meanwhile."""
         self._pending.append(_Pending(sink, layer, self._stream.begin(kv)))
@@ -77,15 +81,14 @@ class CudaCopy:
     """K and V on their way to the host."""
 
     def __init__(self, host: KeysValues, arrived: torch.cuda.Event) -> None:
-        self._host = host
-        self._arrived = arrived
+        self._host, self._arrived = host, arrived
 
     def is_done(self) -> bool:
         """Return whether both tensors have arrived; never waits."""
         return bool(self._arrived.query())
 
     def wait(self) -> LayerKv:
-        """Return their bytes, which keep the memory; wait if they have not arrived."""
+        """Return their bytes, which keep the memory; wait if they have not arrived. From any thread."""
         self._arrived.synchronize()
         keys, values = (memoryview(tensor.view(-1).view(torch.uint8).numpy()) for tensor in self._host)
         return LayerKv(keys, values)

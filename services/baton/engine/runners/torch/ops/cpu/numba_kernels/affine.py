@@ -125,8 +125,7 @@ class _Groups:
     def __init__(self, context: Any, builder: Any, kind: Any, weight: Any, block: Any) -> None:
         array = context.make_array(kind)(context, builder, weight)
         _, self.count, num_all, *_ = cgutils.unpack_tuple(builder, array.shape)
-        self._builder = builder
-        self._num_all = num_all
+        self._builder, self._num_all = builder, num_all
         self.num_vectors = builder.sub(num_all, _INT64(1))
         vectors = builder.bitcast(array.data, _INTS.as_pointer())
         self._begin = builder.gep(vectors, [builder.mul(block, builder.mul(self.count, num_all))])
