@@ -12,7 +12,7 @@ import pytest
 
 from baton.engine.kv_cache.block_copy import READ_BLOCKS, SAVE_SECONDS, save_cached, swap_blocks, write_blocks
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.offload import BlockSwaps, Offload, SwapIn, SwapOut
+from baton.engine.kv_cache.offload import MAX_COMING_BLOCKS, BlockSwaps, Offload, SwapIn, SwapOut
 from baton.engine.runners.base import BlockCopies, BlockKv, Runner, Span
 from baton.engine.sequence import Sequence as Member
 from baton.engine.step_cost import StepCostModel
@@ -65,14 +65,14 @@ class LateRunner:
     block_tokens = 4
 
     def __init__(self, error: Exception | None = None) -> None:
-        self._blocks = mock_runner().begin_copies([0, 1]).blocks()
+        self._blocks = list[BlockKv]()
         self._error = error
         self.has_come = Event()
 
     def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
         """Begin."""
-        assert list(block_ids) == [0, 1]
-        return self
+        self._blocks = mock_runner().begin_copies([0] * len(block_ids)).blocks()
+        return self  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Wait until it is told."""
@@ -99,6 +99,23 @@ def test_nobody_waits_for_a_copy_but_who_wants_it() -> None:
         assert [tuple(block) for block in found] == runner.blocks()
         assert len(found[0]) == LAYOUT.num_layers
     assert offload.rates.host_bytes_per_second > 0.0
+
+
+def test_no_more_is_on_its_way_than_there_is_room_for() -> None:
+    """Who copies more waits for what has been begun."""
+    runner, num_blocks = LateRunner(), MAX_COMING_BLOCKS + 1
+    offload, outs = _offload(num_blocks), _outs(num_blocks)
+
+    with ThreadPoolExecutor(1) as lane, ThreadPoolExecutor(1) as engine:
+        swaps = (cast(Runner, runner), BlockSwaps(outs), offload, lane, perf_counter)
+        swapped = engine.submit(swap_blocks, *swaps)
+        with pytest.raises(TimeoutError):
+            swapped.result(timeout=0.1)
+        assert offload.store.num_blocks == MAX_COMING_BLOCKS
+        runner.has_come.set()
+        assert swapped.result(TIMEOUT_SECONDS) == num_blocks
+    assert all(len(block) for block in offload.store.take_run([each.block_hash for each in outs]))
+    assert all(offload.room.acquire(blocking=False) for _ in range(MAX_COMING_BLOCKS))
 
 
 def test_a_copy_that_fails_is_the_error_of_who_wants_it() -> None:

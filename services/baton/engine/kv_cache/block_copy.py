@@ -34,10 +34,13 @@ class ComingBlock(Sequence[LayerKv]):
 def swap_blocks(runner: Runner, swaps: BlockSwaps, offload: Offload, lane: Executor, clock: Callable[[], float]) -> int:
     """Copy blocks to host memory and back, as a pass needs it; return how many.
 
-    What goes out is there for whoever asks from now on; `lane`, one thread, waits for it.
+    What goes out is there for whoever asks from now on; `lane`, one thread, waits for it, and who copies waits for the
+    lane where too much is on its way.
     """
     for first in range(0, len(swaps.outs), READ_BLOCKS):
         outs = swaps.outs[first : first + READ_BLOCKS]
+        for _ in outs:
+            offload.room.acquire()
         began = clock()
         copies = runner.begin_copies([each.block_id for each in outs])
         blocks = [ComingBlock() for _ in outs]
@@ -68,8 +71,10 @@ def _take_in(
         for block in blocks:
             if not block.kv.done():
                 block.kv.set_exception(error)
-        return
-    offload.note_out(outs, blocks, seconds + clock() - began)
+    else:
+        offload.note_out(outs, blocks, seconds + clock() - began)
+    finally:
+        offload.room.release(len(outs))
 
 
 def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable[[], float]) -> None:

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from threading import Semaphore
 from typing import NamedTuple
 
 from baton.capacity.snapshot import TierRates
@@ -26,6 +27,8 @@ from baton.kv.pool import BlockId, BlockPool
 
 AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and blocks evicted next can go along."""
+MAX_COMING_BLOCKS = 256
+"""Blocks that are on their way out at most: they take memory besides."""
 _RATE_DECAY = 0.9
 """Part of the copying rate that is kept after a slower copy: a copy that had to wait for the device says little."""
 _RATE_GROWTH = 1.001
@@ -97,6 +100,7 @@ class Offload:
         self._block_tokens = block_tokens
         self._bytes_per_second = 0.0
         self._wanted: Counter[BlockHash] = Counter()
+        self.room = Semaphore(MAX_COMING_BLOCKS)
         self._come = deque[tuple[SwapOut, BlockKv]]()
         self._evicted: list[SwapOut] = []
         self._spare: list[SwapOut] = []
