@@ -44,7 +44,8 @@ def test_a_prefill_and_a_decode_node(pair: str, name: CheckpointName) -> None:
                 assert {each.fallback_reason for each in placements} == {""}
         assert drawn[0] == drawn[1] == drawn[2]
         cluster.wait_idle()
-        assert [node for node, log in cluster.log_files.items() if "Traceback" in log.read_text()] == []
+        logs = {node: log.read_text() for node, log in cluster.log_files.items()}
+        assert {node: log for node, log in logs.items() if "Traceback" in log} == {}
 
 
 def test_a_worker_that_does_both() -> None:
