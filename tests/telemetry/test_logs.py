@@ -52,6 +52,19 @@ def test_events_below_the_level_are_dropped() -> None:
 
 
 @pytest.mark.usefixtures("_root_logger")
+def test_a_client_that_has_left_is_no_error() -> None:
+    """What gRPC logs of it is dropped, with its traceback; what else gRPC reports is not."""
+    stream = io.StringIO()
+    configure_logging("router", stream=stream)
+
+    log = logging.getLogger("grpc._cython.cygrpc")
+    log.error("ExecuteBatchError raised in core by servicer method [/baton.v1.GenerationService/Generate]")
+    log.error("Unexpected [KeyError] raised by servicer method [/baton.v1.GenerationService/Generate]")
+
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "KeyError" in stream.getvalue()
+
+
 def test_an_unknown_level_is_refused() -> None:
     """A typing error does not turn logging off."""
     with pytest.raises(ValueError, match="LOUD"):
