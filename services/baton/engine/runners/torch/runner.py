@@ -129,7 +129,9 @@ class TorchRunner(Runner):
         with self._ops.at_work():
             table = self._pool.table(block_ids, num_tokens)
             for layer, spec in enumerate(self.info.layout.layers):
-                kv = KeysValues(*(part.clone() for part in self._pool.read(table, layer, 0, num_tokens)))
+                kv = self._pool.read(table, layer, 0, num_tokens)
+                if table.is_run:  # a view, which passes to come may write to
+                    kv = KeysValues(kv.keys.clone(), kv.values.clone())
                 layers.append(partial(LayerKv, b"", b"") if spec.state else self._kv_copies.begin(kv).wait)
         return BlockCopies(layers, self.info.layout, len(block_ids), lambda: [wait() for wait in layers])
 
