@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.config.node_tables import read_node_tables, setting_text
+from baton.config.node_tables import read_tables, setting_text
 from baton.errors import ConfigurationError
 
 
@@ -15,7 +15,7 @@ def test_tables_come_by_how_errors_name_them(tmp_path: Path) -> None:
     path = tmp_path / "nodes.toml"
     path.write_text('[[node]]\nrole = "decode"\n[[node]]\nrole = "prefill"\n')
 
-    assert list(read_node_tables(path, "n").items()) == [
+    assert list(read_tables(path, "n").items()) == [
         ("n: node[0]", {"role": "decode"}),
         ("n: node[1]", {"role": "prefill"}),
     ]
@@ -31,7 +31,7 @@ def test_a_file_of_anything_else_is_refused(tmp_path: Path, text: str, message: 
     path.write_text(text)
 
     with pytest.raises(ConfigurationError, match=f"nodes.toml: .*{message}|{message}"):
-        read_node_tables(path, str(path))
+        read_tables(path, str(path))
 
 
 def test_values_are_written_as_flags_have_them() -> None:

@@ -199,9 +199,6 @@ def _run(main: Awaitable[None]) -> None:
     async def run() -> None:
         await main
 
-    if sys.platform == "win32":
-        asyncio.run(run())
-        return
     try:
         import uvloop
     except ImportError:

@@ -1,10 +1,11 @@
-"""The `[[node]]` tables of a TOML file: nodes of `baton up`, machines that join."""
+"""TOML files, and their tables: `[[node]]` of `baton up` and of machines that join, `[[model]]` of what is wanted."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from baton.errors import ConfigurationError
 
@@ -13,17 +14,22 @@ WEIGHT_SOURCES = "weight_sources"
 where the router is."""
 
 
-def read_node_tables(path: Path, name: str) -> Mapping[str, Mapping[str, object]]:
-    """Return tables by their names in errors, `NAME: node[0]`; raise ConfigurationError if the file has others."""
+def read_toml(path: Path, name: str) -> dict[str, Any]:
+    """Return what a file has; raise ConfigurationError with its name if it cannot be read."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{name}: {error}") from error
-    tables = document.get("node", [])
-    unknown = [*sorted(set(document) - {"node"}), *(() if isinstance(tables, list) else ("node",))]
+
+
+def read_tables(path: Path, name: str, key: str = "node") -> Mapping[str, Mapping[str, object]]:
+    """Return tables by their names in errors, `NAME: node[0]`; raise ConfigurationError if the file has others."""
+    document = read_toml(path, name)
+    tables = document.get(key, [])
+    unknown = [*sorted(set(document) - {key}), *(() if isinstance(tables, list) else (key,))]
     if unknown:
-        raise ConfigurationError(f"{name}: unknown key {unknown[0]}: expected [[node]] tables")
-    return {f"{name}: node[{index}]": table for index, table in enumerate(tables)}
+        raise ConfigurationError(f"{name}: unknown key {unknown[0]}: expected [[{key}]] tables")
+    return {f"{name}: {key}[{index}]": table for index, table in enumerate(tables)}
 
 
 def setting_text(value: object) -> str:

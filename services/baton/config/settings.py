@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -19,6 +18,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from baton.config.node_tables import read_toml
 from baton.errors import ConfigurationError
 
 ROLES = ("gateway", "router", "cache-index", "prefill", "decode", "worker", "agent")
@@ -124,10 +124,7 @@ def process_index() -> int:
 
 def read_file(path: Path, role: str) -> Mapping[str, object]:
     """Return a role's table of a settings file; raise ConfigurationError if any table or key is no role's."""
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    tables = read_toml(path, str(path))
     for name, table in tables.items():
         if name not in ROLES or not isinstance(table, dict):
             raise ConfigurationError(f"{path}: unknown key {name}; expected tables named {', '.join(ROLES)}")

@@ -75,8 +75,10 @@ class PeerWindows:
 
 
 GIVE_WAY_SECONDS = 0.015
-"""For which a later stream waits while an earlier one's window is shut: a link of 0.6 Gb/s opens it within that time.
+"""For which a later stream waits while an earlier one's window is shut: a link of 0.3 Gb/s opens it within that time.
 Where it takes longer, for its length or since what has come is not taken, the later one uses what is left."""
+TURN_BYTES = 256 << 10
+"""That a later stream sends at once, where the earlier one has just nothing to send."""
 PATIENCE_SECONDS = 2.0
 """For which a message waits so at most: whoever is to get it takes a longer silence for a stream that has broken."""
 _SMALL_BYTES = 64 << 10  # a message no larger than this waits for none of other streams
@@ -132,7 +134,8 @@ class SendWindows(PeerWindows):
         with self._changed:
             if num_left > _SMALL_BYTES and stream_id in self._streams:
                 self._sending.setdefault(stream_id, time.monotonic())
-            most = min(most, num_left)
+            is_first = stream_id == min(self._streams, default=stream_id)
+            most = min(most, num_left, most if is_first else TURN_BYTES)
             while (is_behind := self._is_behind(stream_id)) or not (granted := self.grant(stream_id, most)):
                 remaining = math.inf if deadline is None else deadline - time.monotonic()
                 if remaining <= 0:
@@ -146,15 +149,15 @@ class SendWindows(PeerWindows):
             return granted
 
     def _is_behind(self, stream_id: int) -> bool:
-        """Return whether the earliest stream with a large message waits for its window, and got some of late.
+        """Return whether the earliest stream with a large message can send, or could of late and waits for its window.
 
-        Then all goes as fast as it is taken. A window that is open is no limit: both may use what there is.
+        A connection writes one frame at a time, so nothing is lost by it.
         """
         if len(self._sending) < 2 or stream_id not in self._sending:
             return False
         earlier, now = min(self._sending), time.monotonic()
-        is_taken = self._streams[earlier] <= 0 and now - self._opened_at.get(earlier, 0.0) < GIVE_WAY_SECONDS
-        return earlier < stream_id and is_taken and now - self._sending[stream_id] < PATIENCE_SECONDS
+        goes_on = self._streams[earlier] > 0 or now - self._opened_at.get(earlier, 0.0) < GIVE_WAY_SECONDS
+        return earlier < stream_id and goes_on and now - self._sending[stream_id] < PATIENCE_SECONDS
 
     def add(self, stream_id: int, num_bytes: int) -> None:
         """Take note of a WINDOW_UPDATE; as `PeerWindows.add`."""
@@ -207,8 +210,9 @@ class ReceiveWindow:
         self._since = clock()
 
     @property
-    def _grows(self) -> bool:
-        return self._size < self._most_bytes
+    def piece_bytes(self) -> int:
+        """After how many bytes it opens: the peer need not wait for that then, whatever the link takes."""
+        return max(1, self._size // 4)
 
     def received(self, num_bytes: int) -> int:
         """Take note of DATA; return by how much to open the window, 0: not yet. Raises ProtocolError beyond it."""
@@ -217,7 +221,7 @@ class ReceiveWindow:
                 raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"{num_bytes} bytes into a window of {self._open}")
             self._open -= num_bytes
             self._due += num_bytes
-            if self._grows:
+            if self._size < self._most_bytes:
                 self._grow(num_bytes)
             return self._give_back()
 
@@ -244,7 +248,7 @@ class ReceiveWindow:
         self._arrived, self._since = 0, now
 
     def _give_back(self) -> int:
-        if self._due < max(1, self._size // 4) or self._held > self._num_held_bytes:
+        if self._due < self.piece_bytes or self._held > self._num_held_bytes:
             return 0
         due, self._due = self._due, 0
         self._open += due

@@ -25,7 +25,6 @@ from baton.node.settings import NodeSettings
 
 _PACKAGES: Mapping[str, Sequence[str]] = {"torch": ("torch", "transformers"), "mlx": ("mlx", "mlx_lm")}
 """What an engine imports."""
-_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 _ROUNDED_BITS = {"int8": 8, "fp8": 8, "int4": 4}
 
 
@@ -118,11 +117,8 @@ def _torch_has_cuda() -> bool:
 
 def _num_cuda_devices() -> int:
     """Return how many devices the driver shows to this process."""
-    for name in _DRIVERS:
-        try:
-            driver, count = ctypes.CDLL(name), ctypes.c_int(0)
-        except OSError:
-            continue
-        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
-            return count.value
-    return 0
+    try:
+        driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    except OSError:
+        return 0
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from baton.capacity.snapshot import NodeRole
-from baton.config.node_tables import read_node_tables, setting_text
+from baton.config.node_tables import read_tables, setting_text
 from baton.errors import ConfigurationError, NotFoundError
 
 _RESERVED = ("router_address", "cache_index_address", "tls_cert_file", "tls_key_file", "tls_ca_file")
@@ -37,7 +37,7 @@ class MachineAssignment:
 
 def read_assignments(path: Path) -> Sequence[MachineAssignment]:
     """Return the assignments of a file, in their order, or raise ConfigurationError, which names the key."""
-    return tuple(_assignment(table, where) for where, table in read_node_tables(path, str(path)).items())
+    return tuple(_assignment(table, where) for where, table in read_tables(path, str(path)).items())
 
 
 def assigned(assignments: Sequence[MachineAssignment], node_id: str) -> MachineAssignment:

@@ -19,7 +19,6 @@ from baton.internal.v1 import weight_service_pb2 as messages
 from baton.internal.v1.weight_service_pb2_grpc import WeightServiceStub
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
-from baton.weight_transfer.pace import Pace
 from baton.weight_transfer.service import in_thread
 from baton.weights.hub import FetchProgress, model_folder
 from baton.weights.manifest import FileDigest, Manifest, make_manifest
@@ -42,12 +41,7 @@ OnProgress = Callable[[FetchProgress], None]
 
 
 async def bring_model(
-    model: str,
-    sources: Sequence[str],
-    on_progress: OnProgress,
-    *,
-    pace: Pace | None = None,
-    patience_seconds: float = PATIENCE_SECONDS,
+    model: str, sources: Sequence[str], on_progress: OnProgress, *, patience_seconds: float = PATIENCE_SECONDS
 ) -> Path:
     """Return the folder of a model: from other machines, else from the hub. It can be cancelled, and begun again.
 
@@ -55,7 +49,6 @@ async def bring_model(
         model: Folder, `org/name[@revision]` of a hub, or any name under which the sources serve it.
         sources: host:port of WeightServices of machines that have it, or are getting it; those to be asked first first.
         on_progress: Told of what comes.
-        pace: Of what comes from other machines.
         patience_seconds: Without a byte from other machines.
 
     Raises ConfigurationError if nobody gives it; the message has the remedy.
@@ -63,7 +56,7 @@ async def bring_model(
     if sources and not is_folder(model):
         try:
             name, store = model.removeprefix("hf://"), default_store()
-            return await fetch_from(sources, name, store, on_progress, pace=pace, patience_seconds=patience_seconds)
+            return await fetch_from(sources, name, store, on_progress, patience_seconds=patience_seconds)
         except BatonError as error:
             if isinstance(error, ConfigurationError) or not is_hub_name(model):
                 raise ConfigurationError(error.message) from error
@@ -87,7 +80,6 @@ async def fetch_from(
     store: WeightStore,
     on_progress: OnProgress,
     *,
-    pace: Pace | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> Path:
     """Return the folder, in a store, of a model that other machines have, or are getting.
@@ -103,7 +95,7 @@ async def fetch_from(
             channel = await stack.enter_async_context(open_channel(address, is_dedicated=True))
             stubs[address] = WeightServiceStub(channel)  # type: ignore[no-untyped-call]
         manifest = await _manifest(stubs, model, patience_seconds)
-        fetch = _Fetch(manifest, stubs, store, on_progress, pace or Pace(), patience_seconds)
+        fetch = _Fetch(manifest, stubs, store, on_progress, patience_seconds)
         return await fetch.run()
 
 
@@ -138,12 +130,11 @@ class _Fetch:
         stubs: Mapping[str, Any],
         store: WeightStore,
         on_progress: OnProgress,
-        pace: Pace,
         patience_seconds: float,
     ) -> None:
         self._manifest, self._stubs = manifest, stubs
         self._store, self._on_progress = store, on_progress
-        self._pace, self._patience_seconds = pace, patience_seconds
+        self._patience_seconds = patience_seconds
         self._streams = asyncio.Semaphore(_NUM_FILES)
         self._held: dict[str, int] = {}
         """Bytes of each file, by name, that are here."""
@@ -227,7 +218,6 @@ class _Fetch:
                     raise StreamBrokenError(f"it sent {len(piece.content)} bytes")
                 await in_thread(_append, arriving, piece)
                 self._tell(arriving.wanted, arriving.num_bytes)
-                await self._pace.spend(len(piece.content))
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         except TimeoutError as error:

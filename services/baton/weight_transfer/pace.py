@@ -1,4 +1,4 @@
-"""How fast weights may travel beside requests, at either end."""
+"""How fast weights may leave a machine beside its requests."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from baton.capacity.snapshot import NodeRole, can_decode
-from baton.config.node_tables import read_node_tables, setting_text
+from baton.config.node_tables import read_tables, setting_text
 from baton.config.settings import load_settings
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
@@ -75,7 +75,7 @@ def read_topology(path: Path) -> Sequence[NodeSpec]:
     # default 1 num_blocks = 512    # any further key is a setting of the worker ``` Raises ConfigurationError if the
     file cannot be read or a key is missing, unknown or invalid; the message names it.
     """
-    specs = tuple(_read_node(table, where) for where, table in read_node_tables(path, f"--nodes {path}").items())
+    specs = tuple(_read_node(table, where) for where, table in read_tables(path, f"--nodes {path}").items())
     if not any(can_decode(spec.role) for spec in specs):
         raise ConfigurationError(f'--nodes {path}: node: at least one must have role = "decode" or "worker"')
     return specs

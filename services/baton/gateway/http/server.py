@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import resource
 import socket
 import ssl
 import sys
@@ -147,23 +148,15 @@ class HttpServer:
 
 def open_files_limit() -> int:
     """Return how many files this process may have open; a great number where the system has no such limit."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return sys.maxsize
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files_limit() -> int:
-    """Raise the soft limit of open files to the hard one and return it; 0 where the system has no such limit.
+    """Raise the soft limit of open files to the hard one and return it.
 
     Shells set 1024, which a thousand idle clients use up: then nobody else gets in.
     """
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

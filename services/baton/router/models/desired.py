@@ -20,10 +20,10 @@ import fcntl
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from baton.config.node_tables import read_tables
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.internal.v1.model_service_pb2 import DesiredModel
 from baton.router.models.lease import Lease
@@ -144,13 +144,7 @@ def check_desired(model: DesiredModel) -> None:
 
 def read_desired(file: Path) -> list[DesiredModel]:
     """Return the models of a file; raise ConfigurationError naming what is unreadable, unknown or wrong."""
-    try:
-        document = tomllib.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{file}: {error}") from error
-    if set(document) - {"model"} or not isinstance(document.get("model", []), list):
-        raise ConfigurationError(f"{file}: expected [[model]] tables")
-    return [_model(table, f"{file}: model[{index}]") for index, table in enumerate(document.get("model", []))]
+    return [_model(table, where) for where, table in read_tables(file, str(file), "model").items()]
 
 
 def _model(table: Mapping[str, object], where: str) -> DesiredModel:
