@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -169,7 +168,6 @@ class Limits(ServiceSettings):
     """A group of some service's settings."""
 
     group: ClassVar[str] = "Limits"
-    dropped: ClassVar[Mapping[str, str]] = {"max_words": "say it in characters (--max-characters)"}
 
     port: int = 1
     max_characters: int = 80
@@ -191,17 +189,6 @@ def test_settings_are_told_by_group() -> None:
     groups = {group.title: group.fields for group in groups_of(GroupedSettings)}
 
     assert groups == {"Own": ["name"], "Limits": ["port", "max_characters"]}
-
-
-def test_a_dropped_setting_names_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it was written as a flag, in the environment or in a file."""
-    with pytest.raises(ConfigurationError, match=r"^flag --max-words is no more: say it in characters"):
-        parse_flags(GroupedSettings, ["--max-words", "3"])
-    with pytest.raises(ConfigurationError, match=r"^key max_words in node.toml is no more: say it in characters"):
-        load_settings(GroupedSettings, {}, {"max_words": 3}, file_name="node.toml")
-    monkeypatch.setenv("BATON_GROUPED_MAX_WORDS", "3")
-    with pytest.raises(ConfigurationError, match=r"^environment variable BATON_GROUPED_MAX_WORDS is no more: say it"):
-        load_settings(GroupedSettings, {})
 
 
 def test_choices_and_unions_are_told_in_a_word() -> None:

@@ -18,7 +18,7 @@ from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.rpc.status import error_info
 from baton.shm.lender import SEGMENT_BYTES
 from baton.telemetry import names
-from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, PlacementSummary
 from baton.wire.quantities import seconds_from_duration
 from decode.pair import (
     DECODE_ID,
@@ -465,7 +465,7 @@ def test_a_cancelled_request_frees_its_blocks_on_both_nodes() -> None:
 
 
 def test_a_cancelled_decode_frees_its_blocks() -> None:
-    """After the first tokens."""
+    """After the first tokens. The router is told that it is over: so end all whose stop string the gateway finds."""
 
     async def client(pair: Pair) -> None:
         call = pair.stub.Generate(request_of(PROMPT, replace(GREEDY, max_tokens=200)))
@@ -473,6 +473,12 @@ def test_a_cancelled_decode_frees_its_blocks() -> None:
             if response.HasField("tokens"):
                 break
         call.cancel()
+        while not pair.decode.registration.outcomes:  # noqa: ASYNC110 - there is no event of it
+            await asyncio.sleep(0.001)
+
+        (outcome,) = pair.decode.registration.outcomes
+        assert outcome == PlacementSummary(placement_id=outcome.placement_id, decode_node_id=DECODE_ID)
+        assert outcome.placement_id
 
     with_pair(client)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +117,24 @@ def test_a_node_whose_memory_is_short_has_one_place() -> None:
 
     assert places == [MAC.max_batch_size, 1, MAC.max_batch_size]
     assert waits == [False, True, False]
+
+
+@pytest.mark.parametrize("field", ["waiting_request_count", "running_request_count", "pending_prompt_token_count"])
+def test_a_node_that_reports_nonsense_costs_nobody_else_a_placement(field: str) -> None:
+    """Neither their time, nor memory, nor an error."""
+    state = RouterState(Clock(), StateLimits())
+    mac = state.register(MAC)
+    state.register(replace(MAC, node_id="mac-2"))
+    message = node_pb2.LoadReport(
+        free_block_count=9_000, running_request_count=1, decoding_request_count=1, mean_context_token_count=math.inf
+    )
+    setattr(message, field, 2**31 - 1)
+    state.report(mac, load_from_proto(message))
+
+    choice = place(state.snapshot(MODEL), REQUEST).choice
+
+    assert choice is not None
+    assert choice.decode_node_id == "mac-2"
 
 
 def test_of_placements_without_an_outcome_the_oldest_are_forgotten() -> None:

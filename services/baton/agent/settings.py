@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -25,11 +25,6 @@ class SupervisedWorkerSettings(ServiceSettings):
     """The worker that an agent runs, and when it is started again."""
 
     group: ClassVar[str] = "Worker"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "health_interval_seconds": "a worker's health is asked for every two seconds",
-        "num_failed_checks": "a worker that was healthy is started again after three failed checks in a row",
-    }
-
     worker_role: Literal["prefill", "decode", "worker", ""] = ""
     """What the worker serves (worker: both); empty: what the router assigns to a machine that joins."""
     worker_port: int = Field(default=8020, ge=1, le=65535)
@@ -56,8 +51,6 @@ class MembershipSettings(ServiceSettings):
     """How this machine joins a deployment."""
 
     group: ClassVar[str] = "Joining"
-    dropped: ClassVar[Mapping[str, str]] = {"profile_machine": "workers measure what they need before they serve"}
-
     join_token: SecretStr = SecretStr("")
     """Token by which this machine joins a deployment; empty: it joins none, and `worker_role` says what runs."""
     join_token_file: Path | None = None

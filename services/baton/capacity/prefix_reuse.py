@@ -122,7 +122,7 @@ def _pull(
     end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1) // block_tokens * block_tokens
     is_usable = source.unusable_reason in ("", DRAINING) and source.node_id not in request.excluded_node_ids
     is_usable = is_usable and source.serves_blocks
-    if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
+    if source.node_id == decoder.node_id or end <= begin or source.block_tokens != block_tokens or not is_usable:
         return None
     link = snapshot.link(source.node_id, decoder.node_id)
     if link.mismatch or link.has_unlike_caches:  # a pull names no format

@@ -49,8 +49,6 @@ class ServiceSettings(BaseSettings):
     """Heading, in help and documents, of the fields that a class brings in."""
     aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Fields that a flag stands for, by the name under which other services have it."""
-    dropped: ClassVar[Mapping[str, str]] = {}
-    """What holds instead, by the name of a setting that a class no longer has: to give it is an error that says so."""
 
 
 class FlagHelp(NamedTuple):
@@ -103,7 +101,7 @@ def load_settings(
     *,
     file_name: str = "the settings file",
 ) -> SettingsT:
-    """Return the settings of a service; raise ConfigurationError naming a key that is unknown, dropped or invalid."""
+    """Return the settings of a service; raise ConfigurationError naming a key that is unknown or invalid."""
     prefix = str(settings_class.model_config.get("env_prefix", "")).upper()
     variables = {name.upper().removeprefix(prefix).lower() for name in os.environ if name.upper().startswith(prefix)}
     sources = _Sources(flags, variables, file_values or {}, prefix, file_name)
@@ -190,10 +188,7 @@ def describe_settings(settings: BaseModel) -> str:
 
 
 def _check_known(settings_class: type[BaseSettings], sources: _Sources) -> None:
-    dropped = _dropped(settings_class)
-    for key in (*sources.flags, *sorted(set(sources.variables) & set(dropped)), *sources.file_values):
-        if key in dropped:
-            raise ConfigurationError(f"{sources.name_of(key)} is no more: {dropped[key]}")
+    for key in (*sources.flags, *sources.file_values):
         if key not in settings_class.model_fields:
             hint = nearest(key, settings_class.model_fields) or f"known are {', '.join(settings_class.model_fields)}"
             raise ConfigurationError(f"unknown {sources.name_of(key)}; {hint}")
@@ -207,9 +202,6 @@ def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | No
     negated = name.removeprefix("no_")
     if flag.startswith("--no-") and negated in fields and fields[negated].annotation is bool:
         return negated, "false"
-    dropped = _dropped(settings_class)
-    if flag.startswith("--") and (successor := dropped.get(name) or dropped.get(negated)):
-        raise ConfigurationError(f"flag {flag} is no more: {successor}")
     flags = [*map(flag_of, fields), *(f"--{alias}" for alias in _aliases(settings_class))]
     hint = nearest(flag, flags) or f"this service takes {', '.join(flags)}"
     raise ConfigurationError(f"unknown flag {flag}; {hint}")
@@ -233,14 +225,6 @@ def _is_flag(settings_class: type[BaseModel], argument: str) -> bool:
 
 def _aliases(settings_class: type[BaseModel]) -> Mapping[str, Sequence[str]]:
     return getattr(settings_class, "aliases", {})
-
-
-def _dropped(settings_class: type[BaseModel]) -> Mapping[str, str]:
-    """Return the dropped settings of a class and of the groups that it is made of."""
-    found: dict[str, str] = {}
-    for owner in settings_class.__mro__:
-        found |= owner.__dict__.get("dropped", {})
-    return found
 
 
 def _type_name(annotation: object) -> str:

@@ -26,6 +26,7 @@ from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_placement_id, check_priority, check_tenant, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.kv import wire_from_proto
 from baton.wire.quantities import seconds_from_duration
 
@@ -155,6 +156,7 @@ class Generation:
         if not self._is_over:
             self._stop()
             self._engine.abort(self._engine_request)
+            self._report_cut()
 
     def _take_event(self, event: EngineEvent) -> None:
         if self._is_over:
@@ -196,6 +198,7 @@ class Generation:
 
     def _fail(self, error: BatonError) -> None:
         self._stop()
+        self._report_cut()
         self._sink.failed(error)
 
     def _stop(self) -> None:
@@ -220,6 +223,12 @@ class Generation:
             self._node.registration.report_outcome(summary)
         self._stop()
         self._sink.finished(finished_message(ended, summary, self._request, reception))
+
+    def _report_cut(self) -> None:
+        """Tell routers that a placement is over without a measurement: a stop string, a client that left, a failure."""
+        if placement_id := self._request.placement.placement_id:
+            summary = PlacementSummary(placement_id=placement_id, decode_node_id=self._node.node_id)
+            self._node.registration.report_outcome(summary)
 
     def _make_engine_request(self, params: SamplingParams) -> EngineRequest:
         request = self._request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -23,10 +23,6 @@ class DecodeSettings(NodeSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_DECODE_")
 
     group: ClassVar[str] = "KV from other nodes"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "ingest_share": "arriving KV is written as long as those who wait for it gain by what the others lose"
-    }
-
     port: int = 8030
     """Port to listen on; 0: any free one."""
     frame_timeout_seconds: float = Field(default=10.0, gt=0)

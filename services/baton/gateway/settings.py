@@ -81,10 +81,6 @@ class GatewayAddressSettings(ServiceSettings):
 
     group: ClassVar[str] = "Addresses"
     aliases: ClassVar[Mapping[str, Sequence[str]]] = {"host": ("http_host", "grpc_host"), "port": ("http_port",)}
-    dropped: ClassVar[Mapping[str, str]] = {
-        "process_index": "the processes that --processes asks for are numbered by their parent",
-    }
-
     http_host: str = "127.0.0.1"
     """Address of the REST API."""
     http_port: int = Field(default=8000, ge=0, le=65535)
@@ -131,10 +127,6 @@ class ClientSettings(ServiceSettings):
     """Who may ask for what, and how much."""
 
     group: ClassVar[str] = "Clients"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "exo_endpoints": "they answer keys marked `admin` in --api-keys-file, and everybody on loopback without keys",
-    }
-
     api_keys_file: Path | None = None
     """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask.
 
@@ -313,11 +305,6 @@ class HttpSettings(ServiceSettings):
     """Bounds of connections to the REST API."""
 
     group: ClassVar[str] = "HTTP limits"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "max_header_bytes": "a request's head may have 32 KiB",
-        "write_buffer_bytes": "256 KiB of an answer are held for a client that reads slowly",
-    }
-
     max_body_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Largest request body, in gRPC largest message; more is refused with 413; auto: 8 MiB, or less where memory has no
     room for its tokens: 240 bytes each."""

@@ -99,10 +99,6 @@ class NodeAddressSettings(ServiceSettings):
     """Where a node listens, under which name others know it, and whom it tells."""
 
     group: ClassVar[str] = "Addresses"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "report_seconds": "nodes report twice a second, or as often as the router asks (its --report-interval-seconds)"
-    }
-
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -239,8 +235,6 @@ class MockSettings(ServiceSettings):
     """What engine mock plays."""
 
     group: ClassVar[str] = "Engine mock"
-    dropped: ClassVar[Mapping[str, str]] = {"mock_time_model": "the steps of a mock engine take what the roofline says"}
-
     mock_hardware: str = "m3-ultra"
     """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, m2, h200, a100)."""
     mock_shape: str = ""

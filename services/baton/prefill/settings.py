@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,10 +24,6 @@ class PrefillSettings(NodeSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_PREFILL_")
 
     group: ClassVar[str] = "KV for decode nodes"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "fast_path": "KV is always offered on plain sockets too; decode nodes choose with --kv-transport"
-    }
-
     port: int = 8020
     """Port to listen on; 0: any free one."""
     max_outbox_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"

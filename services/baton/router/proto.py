@@ -25,6 +25,8 @@ from baton.wire.kv import abilities_from_proto, dtype_to_proto, layout_from_prot
 from baton.wire.node_roles import role_from_proto, role_to_proto
 
 MAX_PINS = 64
+MAX_CONTEXT_TOKENS, MAX_WAITING = 2.0**31, 16_384
+"""Most that a load report may say: a node that is not sound costs itself its placements, not others theirs."""
 MAX_SESSION_BYTES = 32
 MAX_TENANT_CHARACTERS = 64
 MAX_TENANT_WEIGHT = 1000
@@ -90,11 +92,11 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
     """Return a load report; negative counts, which no sound node sends, count as 0."""
     return LoadReport(
         load=NodeLoad(
-            num_waiting=max(0, message.waiting_request_count),
+            num_waiting=min(max(0, message.waiting_request_count), MAX_WAITING),
             num_running=max(0, message.running_request_count),
             num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
             num_free_blocks=max(0, message.free_block_count),
-            mean_context_tokens=max(0.0, message.mean_context_token_count),
+            mean_context_tokens=min(quantities.measured_rate(message.mean_context_token_count), MAX_CONTEXT_TOKENS),
             queued_prompts=tuple(
                 QueuedPrompt(each.placement_id, max(0, each.done_token_count), each.remaining_token_count)
                 for each in message.queued_prompts
@@ -134,7 +136,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         kv_bytes=message.kv_byte_count,
         kv_frames=message.kv_frame_count,
         **{f"{term}_seconds": seconds for term, seconds in quantities.measured_terms(message).items()},
-        num_completion_tokens=message.completion_token_count,
+        num_completion_tokens=max(0, message.completion_token_count),
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),

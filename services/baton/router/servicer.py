@@ -120,8 +120,13 @@ class NodeRegistrations:
             return
         description = session.node.description
         self._sessions.pop(description.node_id, None)
+        self._forget_admitted(description.node_id)
         log.info("node_left node_id=%s epoch=%d", description.node_id, description.epoch)
         self._tell_peers(description)
+
+    def _forget_admitted(self, node_id: str) -> None:
+        if self._admission is not None:
+            self._admission.forget(node_id)
 
     def close(self) -> None:
         """End all sessions, as the router stops; nodes register with the next one."""
@@ -168,6 +173,7 @@ class NodeRegistrations:
         self._sessions[description.node_id] = session
         if earlier:
             earlier.end(SupersededError(f"node {description.node_id} registered again, epoch {description.epoch}"))
+            self._forget_admitted(description.node_id)
             if earlier.node:
                 self._tell_peers(earlier.node.description)
         log.info(

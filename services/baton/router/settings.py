@@ -69,10 +69,6 @@ class PlacementSettings(ServiceSettings):
     """What placement prefers, and what it takes for granted."""
 
     group: ClassVar[str] = "Placement"
-    dropped: ClassVar[Mapping[str, str]] = {
-        "default_round_trip_seconds": "links that nobody has measured count with a round trip of a millisecond"
-    }
-
     prefill_policy: PlacementPolicy = "cheapest"
     """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations).
     "round-robin": every decode node and every prefill node in turn, whatever it costs (to compare with)."""

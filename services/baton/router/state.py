@@ -265,7 +265,7 @@ class RouterState:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
         if computing is None or outcome.num_preemptions or outcome.num_breaks:
             return
-        if placed.has_restored(outcome.prefill_cached_tokens):
+        if placed.has_restored(outcome.prefill_cached_tokens) or not (outcome.prefill_seconds or outcome.queue_seconds):
             return
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
         estimated = placed.prefill_factor * _alone_seconds(computing, num_cached, placed.num_prompt_tokens)

@@ -332,6 +332,25 @@ def test_who_needs_no_room_for_exports_passes_one_that_may_not_begin(purpose: Pu
     assert (stuck.phase, behind.phase) == (Phase.WAITING, Phase.WAITING)
 
 
+@pytest.mark.parametrize("tenant", ["", "t"])
+@pytest.mark.parametrize("is_export", [False, True], ids=["the same prompt", "no room for exports"])
+def test_however_many_are_held_up_another_one_passes(is_export: bool, tenant: str) -> None:
+    """They wait for what one of them computes, or for room for what they hand out; it waits for nothing."""
+    stepper = Stepper(num_blocks=4096, max_batch_size=512)
+    export = KvExportSpec(Exported(), may_begin=lambda: False) if is_export else None
+    purpose = Purpose.PREFILL if is_export else Purpose.GENERATE
+    for index in range(300):
+        prompt = prompt_of(9, index + 2) if is_export else prompt_of(400)
+        held = request_of(prompt, f"held-{index}", purpose=purpose, export=export)
+        stepper.add(replace(held, tenant=tenant and f"{tenant}{index % 2}"))
+    own = stepper.add(replace(request_of(prompt_of(9, 9999), "own"), tenant=tenant and "own"))
+
+    for _ in range(3):
+        stepper.step()
+
+    assert own.is_admitted
+
+
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
     stepper = Stepper(num_blocks=6)

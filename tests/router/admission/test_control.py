@@ -168,6 +168,45 @@ def test_a_placement_without_an_outcome_is_forgotten() -> None:
     assert isinstance(control.judge(waiting(100.0), NOBODY), AdmittedRequest)
 
 
+def test_one_that_is_never_heard_of_is_forgotten_before_a_long_one() -> None:
+    """However long the one runs that was placed before it."""
+    clock = Clock()
+    control = AdmissionControl(clock, AdmissionLimits("shed", SLO))
+    place(control, "long", waiting(0.0, step_seconds=10.0))
+    place(control, "ghost", waiting(0.0))
+    clock.seconds += 100
+    control.ask(NOBODY)
+
+    assert len(control._work.on("mac")) == 1
+
+
+def test_a_request_cut_short_is_counted_no_longer_and_teaches_nothing() -> None:
+    """By a stop string, or by its client: its node tells an outcome without tokens."""
+    control = shedding(Clock())
+
+    assert control.settle(replace(OUTCOME, placement_id="first", num_completion_tokens=0)) is None
+    assert isinstance(control.judge(waiting(100.0), NOBODY), AdmittedRequest)
+
+
+def test_what_ran_on_a_node_that_is_gone_is_counted_no_longer() -> None:
+    """Its outcomes will not come."""
+    control = shedding(Clock())
+    control.forget("dgx")
+    assert isinstance(control.judge(waiting(100.0), NOBODY), RefusedRequest)
+
+    control.forget("mac")
+
+    assert isinstance(control.judge(waiting(100.0), NOBODY), AdmittedRequest)
+
+
+def test_an_objective_that_could_not_be_kept_binds_nobody_else() -> None:
+    """Whoever asks for a token per 10 us while nothing runs gets what there is, and others come in beside it."""
+    control = AdmissionControl(Clock(), AdmissionLimits("shed", SLO))
+    place(control, "greedy", waiting(0.0), Asker(objectives=Objectives(2.0, 1e-5)))
+
+    assert isinstance(control.judge(waiting(0.1), NOBODY), AdmittedRequest)
+
+
 class Simulation:
     """A prefill node on which tenants take turns, and which takes `bias` times as long as predicted."""
 

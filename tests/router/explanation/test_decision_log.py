@@ -158,7 +158,7 @@ def test_an_outcome_stands_beside_the_estimate() -> None:
         ({"num_breaks": 1}, "its KV stream broke once"),
         ({"prefill_node_id": "dgx-1"}, "dgx-1 computed the prompt in place of dgx"),
         ({"pulled_tokens": 48}, "48 tokens were pulled, not 0"),
-        ({"num_completion_tokens": 0}, "no token was generated"),
+        ({"num_completion_tokens": 0}, "it was cut short"),
     ],
 )
 def test_what_went_another_way_is_shown_with_its_reason_and_without_regret(

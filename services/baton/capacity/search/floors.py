@@ -87,8 +87,8 @@ class ComputeFloor(NamedTuple):
         total = queue.total_seconds - age_seconds
         if total <= 0.0:
             return 0.0, imposed
-        sooner = queue.sooner_seconds - age_seconds
-        wait = (own_seconds + max(0.0, sooner)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
+        sooner = 0.0 if age_seconds > 0.0 else queue.sooner_seconds  # who is no tenth shorter any more is not
+        wait = (own_seconds + sooner) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
         return wait if wait < total else total, imposed + later * total * own_seconds
 
 

@@ -14,7 +14,7 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.in_flight import InFlightPrefixes, ReusablePrefix
 from baton.engine.scheduling.step import Step, StepBudget
-from baton.engine.scheduling.turns import MAX_CANDIDATES, TenantTurns
+from baton.engine.scheduling.turns import TenantTurns, first_candidates
 from baton.engine.sequence import Phase, Sequence, SequenceQueues
 from baton.kv.pool import BlockId, BlockPool
 
@@ -48,7 +48,7 @@ class BatchAdmission:
 
     def _candidates(self) -> Iterable[Sequence]:
         """Return who waits, in order of turns; without tenants that is the order of queue keys."""
-        return self._turns.waiting() if self._queues.has_tenants else self._queues.waiting[:MAX_CANDIDATES]
+        return self._turns.waiting() if self._queues.has_tenants else first_candidates(self._queues.waiting[:])
 
     def newcomer_tokens(self, limit: int, before: Seq[Sequence]) -> int:
         """Return how many positions sequences that are likely to get their blocks now could use, up to a limit.

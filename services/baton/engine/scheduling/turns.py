@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
 
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.sequence import Sequence, SequenceQueues
@@ -30,6 +29,19 @@ MAX_TENANTS = 1024
 """Tenants remembered; the one that has not asked for longest goes first."""
 MAX_PASSES_BETWEEN = 8
 """Passes of all between two that are one suspect's alone: it must come to its end, however many tenants there are."""
+
+
+def first_candidates(waiting: Iterable[Sequence]) -> Iterator[Sequence]:
+    """Yield who waits: `MAX_CANDIDATES` that hand KV out, as many others, and who is held up by something else."""
+    num_left = [MAX_CANDIDATES, MAX_CANDIDATES]  # of others, and of those that may all lack room for what they hand out
+    for sequence in waiting:
+        is_export = sequence.request.export is not None
+        if num_left[is_export] <= 0:
+            if not any(num_left):
+                return
+            continue
+        num_left[is_export] -= not sequence.is_held_up
+        yield sequence
 
 
 class TenantTurns:
@@ -94,8 +106,8 @@ class TenantTurns:
         """Return the sequences that wait, in order of turns, up to `MAX_CANDIDATES`; they may go meanwhile."""
         queues = self._queues.waiting_of
         if len(queues) < 2:
-            return self._queues.waiting[:MAX_CANDIDATES]
-        return islice(self._merged({tenant: each[:MAX_CANDIDATES] for tenant, each in queues.items()}), MAX_CANDIDATES)
+            return first_candidates(self._queues.waiting[:])
+        return first_candidates(self._merged({tenant: each[:] for tenant, each in queues.items()}))
 
     def sorted(self, sequences: Seq[Sequence]) -> Seq[Sequence]:
         """Return sequences that are in order of queue keys in order of turns."""

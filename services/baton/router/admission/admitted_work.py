@@ -135,10 +135,7 @@ class AdmittedWork:
     def look(self) -> None:
         """Notice what time has shown: placements that are late, and those of which nobody will hear again."""
         now = self._clock()
-        while self._in_flight:
-            placement_id, oldest = next(iter(self._in_flight.items()))
-            if oldest.forgotten_at_seconds > now:
-                break
+        for placement_id in [name for name, each in self._in_flight.items() if each.forgotten_at_seconds <= now]:
             self._drop(placement_id)
         for entry in self._in_flight.values():
             if not entry.is_late and entry.late_at_seconds <= now:
@@ -153,6 +150,8 @@ class AdmittedWork:
         assert estimate is not None
         self._charge_stall(choice, now)
         predicted = Prediction.of(estimate)
+        if 0 < objectives.tpot_seconds < predicted.tpot_seconds:  # it never could be kept: others are not held to it
+            objectives = objectives._replace(tpot_seconds=LONG_PROMPT_FACTOR * predicted.tpot_seconds)
         ttft_limit_seconds = _ttft_limit(objectives, predicted)
         longest_decode_seconds = (max_tokens - 1) * objectives.tpot_seconds or float("inf")
         entry = InFlight(
@@ -187,6 +186,11 @@ class AdmittedWork:
             self._learn_from(entry, outcome)
         self._drop(outcome.placement_id)
         return self.margin(entry.computing_node_id, entry.decode_node_id) if outcome.num_completion_tokens else None
+
+    def forget(self, node_id: str) -> None:
+        """Take what is in flight on a decode node as ended: the process is gone, and with it what it would report."""
+        for placement_id in list(self._on_decoder.get(node_id, ())):
+            self._drop(placement_id)
 
     def margin(self, computing_node_id: str, decode_node_id: str) -> Prediction:
         """Return what predictions for two nodes are multiplied by."""

@@ -144,6 +144,10 @@ class AdmissionControl:
         """Learn from the outcome of a placement; return the margins of its nodes, None where it teaches nothing."""
         return self._work.settle(outcome)
 
+    def forget(self, node_id: str) -> None:
+        """Count nothing more on a node that is gone, or has started again."""
+        self._work.forget(node_id)
+
     def _demand(self, asker: Asker) -> _Demand:
         if asker.model not in self._demands:
             self._demands[asker.model] = _Demand(TenantShares(self._clock), OfferedWork(self._clock))

@@ -46,7 +46,7 @@ def incomparable_reason(record: DecisionRecord) -> str:
     if outcome.pulled_tokens != choice.pulled_tokens:
         return f"{outcome.pulled_tokens} tokens were pulled, not {choice.pulled_tokens}"
     if not outcome.num_completion_tokens:
-        return "no token was generated"
+        return "it was cut short: by a stop string, by its client or by an error"
     return ""
 
 
