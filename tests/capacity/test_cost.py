@@ -137,7 +137,7 @@ def test_an_estimate_counts_the_passes_of_its_node(role: NodeRole) -> None:
     local = local_terms(request, decode_terms(request, reckoned, 8.0))
 
     assert expected > 1.3 * cost.prefill_seconds(reckoned.shape, reckoned.profile, 0, 1028)
-    assert prefill_terms(request, reckoned).prefill_seconds == local.prefill_seconds == expected
+    assert prefill_terms(request, reckoned, 1.0).prefill_seconds == local.prefill_seconds == expected
 
 
 @pytest.mark.parametrize(("num_tokens", "pass_tokens"), [(40, 0), (40, 512), (5, 512), (1024, 512), (1300, 512)])

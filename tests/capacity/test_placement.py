@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from baton.capacity import cost
 from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate, place
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, PlacementRequest, room_seconds
 from capacity.samples import GIGABIT, TEN_GIGABIT, node, pair
 
 SEED = PlacementRequest(8192, 32)
@@ -207,6 +207,34 @@ def test_a_full_pool_costs_waiting_time() -> None:
 
     assert estimate is not None
     assert estimate.queue_seconds > 0
+
+
+def test_room_comes_as_requests_end() -> None:
+    """All blocks of one at once: who lacks any waits for its end, and after those who wait already for theirs."""
+    seconds = [
+        room_seconds(node("a", "decode", "a100", load=NodeLoad(num_running=4, num_free_blocks=free)), 60, 8.0)
+        for free in (60, 59, 0, -60)
+    ]
+
+    assert seconds == [0.0, 2.0, 2.0, 2.0]
+    full = replace(node("a", "decode", "a100", load=NodeLoad(num_running=4, num_free_blocks=-60)), num_blocks=240)
+    assert room_seconds(full, 60, 8.0) == 4.0
+
+
+def test_a_worker_whose_pool_is_full_computes_no_prompt_for_others_at_once() -> None:
+    """It has neither a slot nor blocks until one of those who decode there has ended."""
+    load = NodeLoad(num_running=4, num_decoding=4, num_free_blocks=0, mean_context_tokens=1000)
+    workers = [node("w", "worker", "h200", load=each) for each in (load, replace(load, num_free_blocks=100_000))]
+    decoder = node("d", "decode", "m3-ultra")
+
+    waits = [
+        candidate.estimate.queue_seconds
+        for worker in workers
+        for candidate in place(ClusterSnapshot((worker, decoder), TEN_GIGABIT), PlacementRequest(1000, 100)).candidates
+        if candidate.prefill_node_id == "w" and candidate.decode_node_id == "d" and candidate.estimate
+    ]
+
+    assert waits[0] > 20 * waits[1] > 0
 
 
 @pytest.mark.parametrize(

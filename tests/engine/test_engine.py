@@ -362,7 +362,14 @@ def test_the_load_tells_how_old_it_is() -> None:
         runner.gate.set()
         rig.engine.abort(request)
     message = load_message(load, is_draining=False, accepted_placement_ids=[], system=None, age_seconds=age_seconds)
+    wanting = load_message(
+        replace(load, num_available_blocks=3, num_wanted_blocks=10),
+        is_draining=False,
+        accepted_placement_ids=[],
+        system=None,
+    )
 
+    assert load_from_proto(wanting).load.num_free_blocks == 3 - 10
     assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40),)
     assert load_from_proto(message).age_seconds == 2.5
 

@@ -188,7 +188,8 @@ def _candidate(
     decode = decode_terms(request, decoder, expected)
     if prefiller is None or link is None:
         return local_candidate(request, decode)
-    prefill = prefill_terms(request, prefiller)
+    expected = expected_output_tokens(request, prefiller, snapshot.expected_output_tokens)
+    prefill = prefill_terms(request, prefiller, expected)
     stream = stream_terms(decode, prefill, landing_terms(request, decode, prefill), link, snapshot.wire_policy)
     return remote_candidate(decode, prefill, link, remote_terms(decode, prefill, link, stream))
 

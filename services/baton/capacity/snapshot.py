@@ -114,7 +114,7 @@ class NodeLoad:
     num_running: int = 0
     num_pending_prompt_tokens: int = 0
     num_free_blocks: int = 0
-    """Blocks that are free or hold only unreferenced cache; assumed placements may bring it below 0."""
+    """Blocks that are free or hold only unreferenced cache, less those that who waits will take; may be below 0."""
     mean_context_tokens: float = 0.0
     """Mean context of the running requests that generate here."""
     queued_prompts: tuple[QueuedPrompt, ...] = ()
@@ -330,13 +330,15 @@ def room_seconds(node: NodeSnapshot, num_new_blocks: int, output_seconds: float)
     """Return the time until the batch has a slot and the pool has `num_new_blocks` free.
 
     Running requests are taken to end evenly spread over `output_seconds`, each giving back a slot and its share of
-    the blocks.
+    the blocks, none before it ends.
     """
     num_on_node = node.load.num_running + node.load.num_waiting
     missing_slots = max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size
     num_missing_blocks = max(0, num_new_blocks - node.load.num_free_blocks)
-    num_held_blocks = max(1, node.num_blocks - node.load.num_free_blocks)
-    return output_seconds * max(missing_slots, num_missing_blocks / num_held_blocks)
+    num_held_blocks = max(1, node.num_blocks - max(0, node.load.num_free_blocks))
+    num_running = max(1, node.load.num_running)
+    num_ending = math.ceil(num_missing_blocks * num_running / num_held_blocks)
+    return output_seconds * max(missing_slots, num_ending / num_running)
 
 
 def neighbours(node: NodeSnapshot, decode_seconds: float) -> float:

@@ -185,16 +185,23 @@ def seconds_beside_prompts(
     return num_behind * whole + (num_steps - num_behind) * beside
 
 
-def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms:
-    """Return what computing the prompt costs on a node, which may be the one that decodes."""
+def prefill_terms(request: PlacementRequest, node: NodeSnapshot, expected: float) -> PrefillTerms:
+    """Return what computing the prompt costs on a node for another one. `expected`: output tokens of a request.
+
+    Of a node that decodes as well it takes a slot and blocks, for which it waits until others have ended.
+    """
     match = match_prefix(request, node)
     prefill = node.prefill_seconds(match.num_tokens, request.num_prompt_tokens)
     num_computed = request.num_prompt_tokens - match.num_tokens
+    load, room = node.load, 0.0
+    if load.num_decoding:
+        step = cost.step_seconds(node.shape, node.profile, load.num_decoding, load.mean_context_tokens)
+        room = room_seconds(node, blocks_for(node, num_computed), expected * step)
     return PrefillTerms(
         node=node,
         match=match,
         num_computed_tokens=num_computed,
-        queue_seconds=queue_seconds(node, prefill),
+        queue_seconds=max(queue_seconds(node, prefill), room),
         prefill_seconds=prefill,
         imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds)
         + delay_seconds(node, prefill),

@@ -162,3 +162,5 @@ class EngineLoad:
     """Of the running requests, those whose prompt is computed and that generate here."""
     num_exports: int = 0
     """Of the waiting and running requests, those of which the prompt alone is computed here, for another node."""
+    num_wanted_blocks: int = 0
+    """Blocks that those take who wait, but for what they wait for together."""

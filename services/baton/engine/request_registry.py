@@ -190,6 +190,7 @@ class RequestRegistry:
             num_running=len(running),
             num_pending_prompt_tokens=sum(num_left for _, num_left in prompts),
             num_available_blocks=self._scheduler.pool.num_available,
+            num_wanted_blocks=sum(map(self._scheduler.admission.num_wanted_blocks, waiting)),
             mean_context_tokens=sum(len(sequence.token_ids) for sequence in generating) / max(1, len(generating)),
             num_steps=num_steps,
             tier_hits=self._scheduler.offload.hits,

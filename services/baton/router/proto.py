@@ -95,7 +95,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
             num_waiting=min(max(0, message.waiting_request_count), MAX_WAITING),
             num_running=max(0, message.running_request_count),
             num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
-            num_free_blocks=max(0, message.free_block_count),
+            num_free_blocks=max(0, message.free_block_count) - max(0, message.wanted_block_count),
             mean_context_tokens=min(quantities.measured_rate(message.mean_context_token_count), MAX_CONTEXT_TOKENS),
             queued_prompts=tuple(
                 QueuedPrompt(each.placement_id, max(0, each.done_token_count), each.remaining_token_count)

@@ -351,6 +351,20 @@ def test_however_many_are_held_up_another_one_passes(is_export: bool, tenant: st
     assert own.is_admitted
 
 
+def test_who_waits_wants_blocks_but_for_what_several_wait_for() -> None:
+    """These share what the first of them computes."""
+    stepper = Stepper(num_blocks=4096, max_batch_size=2)
+    held = [stepper.add(request_of(prompt_of(400), f"same-{index}")) for index in range(3)][1:]
+    others = [stepper.add(request_of(prompt_of(400, index + 2), f"other-{index}")) for index in range(3)]
+    stepper.step()
+
+    admission = stepper.scheduler.admission
+    num_blocks = stepper.scheduler.pool.num_blocks_for(400)
+
+    assert [admission.num_wanted_blocks(each) for each in held] == [0, 0]
+    assert [admission.num_wanted_blocks(each) for each in others if not each.is_admitted] == [num_blocks] * 2
+
+
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
     stepper = Stepper(num_blocks=6)

@@ -99,7 +99,9 @@ class Pricing:
         """Return the terms of a prefill node."""
         prefill = self._prefill_terms.get(node.node_id)
         if prefill is None:
-            prefill = self._prefill_terms[node.node_id] = prefill_terms(self._request, self._snapshot.current(node))
+            expected = expected_output_tokens(self._request, node, self._snapshot.expected_output_tokens)
+            prefill = prefill_terms(self._request, self._snapshot.current(node), expected)
+            self._prefill_terms[node.node_id] = prefill
         return prefill
 
     def decode(self, node: NodeSnapshot) -> DecodeTerms:

@@ -218,6 +218,10 @@ class BatchAdmission:
             room -= self.newcomer_tokens(short_tokens(room), (sequence,))
         return min(num_tokens, room)
 
+    def num_wanted_blocks(self, sequence: Sequence) -> int:
+        """Return the blocks that a waiting sequence takes; 0 while it awaits what another one computes."""
+        return 0 if sequence.is_held_up else self._num_blocks(sequence)
+
     def _num_blocks(self, sequence: Sequence) -> int:
         return self._pool.num_blocks_for(len(sequence.token_ids))
 

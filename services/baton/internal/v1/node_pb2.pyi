@@ -181,7 +181,7 @@ class WireAbility(_message.Message):
     def __init__(self, dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., pack_bytes_per_second: _Optional[float] = ..., unpack_bytes_per_second: _Optional[float] = ..., key_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates", "is_sparing_memory", "queued_prompts", "landing_bytes_per_second", "landing_byte_count", "decoding_request_count", "export_request_count", "reading_bytes_per_second", "age")
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates", "is_sparing_memory", "queued_prompts", "landing_bytes_per_second", "landing_byte_count", "decoding_request_count", "export_request_count", "reading_bytes_per_second", "age", "wanted_block_count")
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class LoadReport(_message.Message):
     EXPORT_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     READING_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     AGE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     waiting_request_count: int
     running_request_count: int
     pending_prompt_token_count: int
@@ -218,7 +219,8 @@ class LoadReport(_message.Message):
     export_request_count: int
     reading_bytes_per_second: float
     age: _duration_pb2.Duration
-    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ..., is_sparing_memory: bool = ..., queued_prompts: _Optional[_Iterable[_Union[QueuedPrompt, _Mapping]]] = ..., landing_bytes_per_second: _Optional[float] = ..., landing_byte_count: _Optional[int] = ..., decoding_request_count: _Optional[int] = ..., export_request_count: _Optional[int] = ..., reading_bytes_per_second: _Optional[float] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    wanted_block_count: int
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ..., is_sparing_memory: bool = ..., queued_prompts: _Optional[_Iterable[_Union[QueuedPrompt, _Mapping]]] = ..., landing_bytes_per_second: _Optional[float] = ..., landing_byte_count: _Optional[int] = ..., decoding_request_count: _Optional[int] = ..., export_request_count: _Optional[int] = ..., reading_bytes_per_second: _Optional[float] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_block_count: _Optional[int] = ...) -> None: ...
 
 class QueuedPrompt(_message.Message):
     __slots__ = ("placement_id", "done_token_count", "remaining_token_count")

@@ -277,6 +277,7 @@ def load_message(
         running_request_count=load.num_running,
         pending_prompt_token_count=load.num_pending_prompt_tokens,
         free_block_count=load.num_available_blocks,
+        wanted_block_count=load.num_wanted_blocks,
         mean_context_token_count=load.mean_context_tokens,
         step_count=load.num_steps,
         is_draining=is_draining,

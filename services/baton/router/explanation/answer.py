@@ -101,7 +101,7 @@ def _node(node: KnownNode) -> router_service_pb2.KnownNode:
         running_request_count=node.load.num_running,
         waiting_request_count=node.load.num_waiting,
         pending_prompt_token_count=node.load.num_pending_prompt_tokens,
-        free_block_count=node.load.num_free_blocks,
+        free_block_count=max(0, node.load.num_free_blocks),
         report_age_seconds=node.report_age_seconds,
         prefill_calibration=node.prefill_calibration,
         decode_calibration=node.decode_calibration,
