@@ -1,8 +1,8 @@
 """Two nodes under Poisson load: throughput, TTFT and TPOT beside a request alone and beside what formulas allow.
 
 Run as `baton bench load --out bench/results/load.json`; as root with `--link 10` across two hosts and a shaped link.
-The utilisation of every load is printed first, by formula. Rows in which the host's own CPU was above 85 % are
-repeated with nodes four times slower. `--at-once 6 --host-rate 1` runs rows side by side, each on a pair of its own
+The utilisation of every load is printed first, by formula. Rows in which the host's own CPU was above 85 % say so, and
+do not count; slower nodes are the remedy. `--at-once 6 --host-rate 1` runs rows side by side, each on a pair of its own
 whose time is stretched so far that it gets a request per second of this host's. The file is written after every row.
 METHODOLOGY.md defines the numbers.
 """
@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -28,8 +27,6 @@ from bench.options import at_least, engine_pair, list_of, positive, say
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-load/1"
-STRETCH = 4.0
-"""How many times slower nodes are where the host was busy."""
 
 
 class Run(NamedTuple):
@@ -54,19 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     minutes = max(max(lasting), sum(lasting) / options.at_once) / 60
     num_rows = sum(len(run.loads) for run in runs)
     told = f"{num_rows} rows of {options.count} requests, {options.seeds} seeds, on {len(runs)} pairs"
-    say(f"{told}, {options.at_once} at once: {minutes:.0f} min; rows of a busy host once more")
+    say(f"{told}, {options.at_once} at once: {minutes:.0f} min")
     print(HEAD, flush=True)
     _measure(runs, options, rows)
-    if "mock" in options.engines and not options.no_repeat:
-        busy = {(row.deployment, row.rate, row.num_output_tokens) for row in rows if row.is_busy}
-        slower = [
-            Run(replace(pair, time_scale=STRETCH), again)
-            for pair, loads in runs
-            if pair.time_scale < STRETCH and (again := [load for load in loads if (pair.deployment, *load) in busy])
-        ]
-        if slower:
-            say(f"the host was busy in {len(busy)} rows: once more, with time stretched {STRETCH:g} times")
-            _measure(slower, options, rows)
     for compared in compare_deployments(rows):
         load = f"{compared['rate']:g}/s, {compared['num_output_tokens']} out, time x {compared['time_scale']:g}"
         print(f"{load}: share of the best deployment's throughput / end-to-end: {_told(compared['shares'])}")
@@ -121,7 +108,7 @@ def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
-    settings = {name: value for name, value in vars(options).items() if name not in ("model", "out", "no_repeat")}
+    settings = {name: value for name, value in vars(options).items() if name not in ("model", "out")}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
     compared = compare_deployments(rows)
     write_results(options.out, {**head, "compared": compared, "rows": [row.document() for row in rows]})
@@ -144,7 +131,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-scale", type=positive, default=1.0, help="how much slower mocks are (%(default)s)")
     parser.add_argument("--host-rate", type=positive, help=_HOST_RATE_HELP)
     parser.add_argument("--at-once", type=at_least(1), default=1, help="pairs that are loaded at once (%(default)s)")
-    parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
     parser.add_argument("--out", type=Path, help="JSON with all samples")
     return parser
 

@@ -88,9 +88,9 @@ class Stepper:
         self.check()
         return admitted
 
-    def _swap(self, swaps: BlockSwaps) -> int:
+    def _swap(self, swaps: BlockSwaps) -> None:
         with ThreadPoolExecutor(1) as lane:
-            return swap_blocks(self.runner, swaps, self.scheduler.offload, lane, lambda: 0.0)
+            swap_blocks(self.runner, swaps, self.scheduler.offload, lane, lambda: 0.0)
 
     def copy_out(self) -> None:
         """Copy out what blocks held that such sequences have got, as the engine does before anything is written."""
@@ -109,7 +109,8 @@ class Stepper:
             for sequence in step.members:
                 self.scheduler.finish(sequence)
             return step if step.members else None
-        self.num_moved += self._swap(step.swaps)
+        self._swap(step.swaps)
+        self.num_moved += len(step.swaps.outs) + sum(len(each.contents) for each in step.swaps.ins)
         if not step.spans:
             assert not step.duplicates
             return None

@@ -173,8 +173,7 @@ def split_blocks(part: bytes | memoryview, num_heads: int, num_blocks: int) -> l
     return [array[:, block].copy().reshape(-1).data for block in range(num_blocks)]
 
 
-def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
+def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> memoryview:
     """Return blocks, 1 or more, as one [heads, blocks * tokens, head dim]."""
-    return np.concatenate(
-        [np.frombuffer(part, np.uint8).reshape(max(1, num_heads), -1) for part in parts], axis=1
-    ).tobytes()
+    arrays = [np.frombuffer(part, np.uint8).reshape(max(1, num_heads), -1) for part in parts]
+    return _bytes_of(np.concatenate(arrays, axis=1))

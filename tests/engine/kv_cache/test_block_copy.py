@@ -38,9 +38,9 @@ def test_a_sequence_goes_on_from_blocks_that_were_out_and_are_elsewhere() -> Non
     assert all(sum(len(half) for layer in block for half in layer) == BLOCK_BYTES for block in contents)
 
 
-def _offload(num_blocks: int) -> Offload:
+def _offload(num_blocks: int, disk: DiskTier | None = None) -> Offload:
     store = HostBlockStore[BlockKv](num_blocks * BLOCK_BYTES, BLOCK_BYTES)
-    return Offload(store, StepCostModel(), block_bytes=BLOCK_BYTES, block_tokens=4)
+    return Offload(store, StepCostModel(), block_bytes=BLOCK_BYTES, block_tokens=4, disk=disk)
 
 
 def _outs(num_blocks: int) -> list[SwapOut]:
@@ -54,7 +54,7 @@ def test_more_blocks_than_are_read_at_once_go_out() -> None:
     runner.forward([Span(prompt_of(4 * num_blocks), 0, range(num_blocks), needs_logits=False)])
 
     with ThreadPoolExecutor(1) as lane:
-        assert swap_blocks(runner, BlockSwaps(outs), offload, lane, perf_counter) == num_blocks
+        swap_blocks(runner, BlockSwaps(outs), offload, lane, perf_counter)
     found = offload.store.take_run([each.block_hash for each in outs])
     assert [tuple(block) for block in found] == runner.begin_copies(range(num_blocks)).blocks()
 
@@ -113,7 +113,7 @@ def test_no_more_is_on_its_way_than_there_is_room_for() -> None:
             swapped.result(timeout=0.1)
         assert offload.store.num_blocks == MAX_COMING_BLOCKS
         runner.has_come.set()
-        assert swapped.result(TIMEOUT_SECONDS) == num_blocks
+        swapped.result(TIMEOUT_SECONDS)
     assert all(len(block) for block in offload.store.take_run([each.block_hash for each in outs]))
     assert all(offload.room.acquire(blocking=False) for _ in range(MAX_COMING_BLOCKS))
 
@@ -128,8 +128,42 @@ def test_a_copy_that_fails_is_the_error_of_who_wants_it() -> None:
         for block in offload.store.take_run([each.block_hash for each in outs]):
             with pytest.raises(RuntimeError, match="device lost"):
                 block[0]
+        offload.forget_evicted()
+        assert offload.store.num_blocks == 0  # nor is it found any more
         swap_blocks(mock_runner(), BlockSwaps(outs), offload, lane, perf_counter)
     assert all(len(block) for block in offload.store.take_run([each.block_hash for each in outs]))
+
+
+def test_copies_that_cannot_begin_are_lost_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """However often: a device without memory for them computes on."""
+
+    class FullRunner(LateRunner):
+        def begin_copies(self, block_ids: Sequence[int]) -> BlockCopies:
+            raise MemoryError("no room on the device")
+
+    offload, outs = _offload(2), _outs(2)
+    with ThreadPoolExecutor(1) as lane:
+        for _ in range(MAX_COMING_BLOCKS):
+            swap_blocks(cast(Runner, FullRunner()), BlockSwaps(outs), offload, lane, perf_counter)
+        swap_blocks(mock_runner(), BlockSwaps(outs), offload, lane, perf_counter)
+
+    assert offload.store.num_blocks == 2
+    assert "copies_lost blocks=2 cause=MemoryError('no room on the device')" in caplog.text
+
+
+def test_what_host_memory_has_no_room_for_is_written_to_disk() -> None:
+    """Though it is no longer there when it has come; but for what has been forgotten."""
+    disk, outs = FakeDisk(), _outs(6)
+    offload = _offload(2, disk=cast(DiskTier, disk))
+    runner = LateRunner()
+
+    with ThreadPoolExecutor(1) as lane:
+        swap_blocks(cast(Runner, runner), BlockSwaps(outs), offload, lane, perf_counter)
+        offload.forget([outs[0].block_hash])
+        runner.has_come.set()
+    offload.write_through()
+
+    assert disk.saved == [each.block_hash for each in outs[1:]]
 
 
 class FakeDisk:
@@ -151,6 +185,12 @@ class FakeDisk:
     def put(self, block_hash: object, _contents: object) -> None:
         """Take a block."""
         self.saved.append(block_hash)
+
+    def call(self, _do: object) -> None:
+        """Have nothing done in the engine's thread: there is none."""
+
+    def forget(self, _hashes: object) -> None:
+        """Have nothing to forget."""
 
 
 @pytest.mark.parametrize(("left_seconds", "num_saved"), [(0.5, 1), (0.0, 0)])
@@ -174,5 +214,6 @@ def test_copies_both_ways_count() -> None:
     swaps = BlockSwaps(_outs(2), [SwapIn(sequence, [1, 2, 3], 0, contents), SwapIn(sequence, [4], 0, contents[:1])])
 
     with ThreadPoolExecutor(1) as lane:
-        assert swap_blocks(runner, swaps, offload, lane, perf_counter) == 2 + 4
+        swap_blocks(runner, swaps, offload, lane, perf_counter)
     assert offload.store.num_blocks == 2
+    assert offload.rates.host_bytes_per_second > 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -11,6 +12,8 @@ from baton.engine.kv_cache.offload import BlockSwaps, Offload, SwapOut
 from baton.engine.runners.base import BlockCopies, BlockKv, LayerKv, Runner
 from baton.kv.numpy_codec import join_blocks
 from baton.kv.pool import BlockPool
+
+log = logging.getLogger(__name__)
 
 READ_BLOCKS = 64
 """Blocks read at once."""
@@ -31,27 +34,34 @@ class ComingBlock(Sequence[LayerKv]):
         return len(self.kv.result())
 
 
-def swap_blocks(runner: Runner, swaps: BlockSwaps, offload: Offload, lane: Executor, clock: Callable[[], float]) -> int:
-    """Copy blocks to host memory and back, as a pass needs it; return how many.
+def swap_blocks(
+    runner: Runner, swaps: BlockSwaps, offload: Offload, lane: Executor, clock: Callable[[], float]
+) -> None:
+    """Copy blocks to host memory and back, as a pass needs it.
 
     What goes out is there for whoever asks from now on; `lane`, one thread, waits for it, and who copies waits for the
-    lane where too much is on its way.
+    lane where too much is on its way. What cannot be copied out is lost, and nothing else.
     """
     for first in range(0, len(swaps.outs), READ_BLOCKS):
         outs = swaps.outs[first : first + READ_BLOCKS]
         for _ in outs:
             offload.room.acquire()
         began = clock()
-        copies = runner.begin_copies([each.block_id for each in outs])
+        try:
+            copies = runner.begin_copies([each.block_id for each in outs])
+        except Exception as error:  # no pass depends on them
+            log.warning("copies_lost blocks=%d cause=%r", len(swaps.outs) - first, error)
+            offload.room.release(len(outs))
+            break
         blocks = [ComingBlock() for _ in outs]
         for each, block in zip(outs, blocks, strict=True):
-            offload.store.put(each.block_hash, block)
+            offload.put(each.block_hash, block)
         lane.submit(_take_in, copies, outs, blocks, offload, clock() - began, clock)
-    for swap in swaps.ins:
+    if swaps.ins:
         began = clock()
-        write_blocks(runner, swap.block_table, swap.first_block, swap.contents)
-        offload.note_copied(len(swap.contents), clock() - began)
-    return len(swaps.outs) + sum(len(swap.contents) for swap in swaps.ins)
+        for swap in swaps.ins:
+            write_blocks(runner, swap.block_table, swap.first_block, swap.contents)
+        offload.note_copied(sum(len(swap.contents) for swap in swaps.ins), clock() - began)
 
 
 def _take_in(
@@ -68,9 +78,11 @@ def _take_in(
         for block, kv in zip(blocks, copies.blocks(), strict=True):
             block.kv.set_result(kv)
     except Exception as error:  # the edge of the lane: whoever wants one of the blocks is told
+        log.warning("copies_lost blocks=%d cause=%r", len(outs), error)
         for block in blocks:
             if not block.kv.done():
                 block.kv.set_exception(error)
+        offload.note_lost(outs, blocks)
     else:
         offload.note_out(outs, blocks, seconds + clock() - began)
     finally:

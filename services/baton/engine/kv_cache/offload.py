@@ -100,8 +100,9 @@ class Offload:
         self._block_tokens = block_tokens
         self._bytes_per_second = 0.0
         self._wanted: Counter[BlockHash] = Counter()
+        self._unwritten: dict[BlockHash, BlockKv] = {}  # on their way, and then to disk
         self.room = Semaphore(MAX_COMING_BLOCKS)
-        self._come = deque[tuple[SwapOut, BlockKv]]()
+        self._come, self._lost = deque[tuple[SwapOut, BlockKv]](), deque[tuple[SwapOut, BlockKv]]()
         self._evicted: list[SwapOut] = []
         self._spare: list[SwapOut] = []
 
@@ -147,7 +148,13 @@ class Offload:
             (self._evicted if is_wanted else self._spare).append(SwapOut(block_id, block_hash))
 
     def forget_evicted(self) -> None:
-        """Give up what was to be copied out: it is overwritten."""
+        """Give up what was to be copied out: it is overwritten; and forget what did not come."""
+        while self._lost:
+            out, content = self._lost.popleft()
+            if self.store.take_run([out.block_hash]) == [content]:
+                self.store.forget([out.block_hash])
+            if self._unwritten.get(out.block_hash) is content:
+                del self._unwritten[out.block_hash]
         self._evicted, self._spare = [], []
 
     def drain(self, pool: BlockPool | None = None) -> list[SwapOut]:
@@ -188,6 +195,12 @@ class Offload:
         self._disk.read(missing, lambda contents: self._take_in(restore, hashes[begin:end], missing, contents))
         return True
 
+    def put(self, block_hash: BlockHash, content: BlockKv) -> None:
+        """Keep a block that is on its way out."""
+        self.store.put(block_hash, content)
+        if self._disk is not None:
+            self._unwritten[block_hash] = content
+
     def note_out(self, outs: Seq[SwapOut], contents: Seq[BlockKv], seconds: float) -> None:
         """Take in how long it took to copy blocks out, which are here now, and let them be written to disk.
 
@@ -198,16 +211,23 @@ class Offload:
             self._come.extend(zip(outs, contents, strict=True))
             self._disk.call(self.write_through)
 
+    def note_lost(self, outs: Seq[SwapOut], contents: Seq[BlockKv]) -> None:
+        """Take in that blocks have not come. From any thread."""
+        self._lost.extend(zip(outs, contents, strict=True))
+
     def write_through(self) -> None:
         """Let what has come be written to disk, but for what has been forgotten meanwhile: it may be wrong."""
         while self._disk is not None and self._come:
             out, content = self._come.popleft()
-            if self.store.take_run([out.block_hash]) == [content]:
+            if self._unwritten.get(out.block_hash) is content:
+                del self._unwritten[out.block_hash]
                 self._disk.put(out.block_hash, content)
 
     def forget(self, hashes: Seq[BlockHash]) -> None:
         """Drop contents that may be wrong, wherever they are."""
         self.store.forget(hashes)
+        for block_hash in hashes:
+            self._unwritten.pop(block_hash, None)
         if self._disk is not None:
             self._disk.store.forget(hashes)
 

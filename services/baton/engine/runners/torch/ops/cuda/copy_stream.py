@@ -89,7 +89,8 @@ class CudaCopy:
 
     def wait(self) -> LayerKv:
         """Return their bytes, which keep the memory; wait if they have not arrived. From any thread."""
-        self._arrived.synchronize()
+        with torch.cuda.device(self._arrived.device):  # a thread's own first call would take memory of device 0
+            self._arrived.synchronize()
         keys, values = (memoryview(tensor.view(-1).view(torch.uint8).numpy()) for tensor in self._host)
         return LayerKv(keys, values)
 
