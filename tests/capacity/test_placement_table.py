@@ -37,7 +37,8 @@ def test_nothing_to_show_is_no_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0"), (1.234, "1.23 s"), (0.0268, "26.8 ms"), (3.2e-5, "32 µs"), (4321.0, "4321 s")]
+    ("seconds", "text"),
+    [(0, "0"), (1.234, "1.23 s"), (0.0268, "26.8 ms"), (3.2e-5, "32 µs"), (4321.0, "4321 s"), (0.9996, "1 s")],
 )
 def test_durations_have_three_digits_in_a_fitting_unit(seconds: float, text: str) -> None:
     """Seconds, milliseconds or microseconds, whichever reads best."""

@@ -59,8 +59,8 @@ def format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0"
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+        if abs(seconds) >= 0.9995 * scale:  # not 1e+03 of the next unit
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 999.5 * scale else f"{seconds / scale:.0f} {unit}"
     return f"{seconds * 1e6:.3g} µs"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -39,6 +40,7 @@ def configure_logging(
     handler.setFormatter(JsonFormatter(service) if is_json else LineFormatter(service, is_colored=target.isatty()))
     handler.addFilter(lambda record: not (record.name.startswith("grpc") and _CLIENT_GONE in record.getMessage()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it writes past all handlers, and warns of no use of ours
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -85,7 +85,7 @@ def _get(gateway: RunningGateway, path: str) -> tuple[int, Any]:
         ({"temperature": -1}, "temperature", "invalid_value"),
         ({"temperature": "hot"}, "temperature", "invalid_type"),
         ({"top_p": 0}, "top_p", "invalid_value"),
-        ({"top_k": -1}, "top_k", "invalid_value"),
+        ({"top_k": -2}, "top_k", "invalid_value"),
         ({"min_p": 2}, "min_p", "invalid_value"),
         ({"presence_penalty": 3}, "presence_penalty", "invalid_value"),
         ({"frequency_penalty": -3}, "frequency_penalty", "invalid_value"),

@@ -80,7 +80,7 @@ def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | Non
         if (value := getattr(body, name, None)) is not None:
             if isinstance(value, int):
                 _check_integer(name, value, _INT64_MAX if name == "seed" else _INT32_MAX)
-            setattr(sampling, name, value)
+            setattr(sampling, name, 0 if (name, value) == ("top_k", -1) else value)  # -1: all, as vLLM has it
     return sampling
 
 

@@ -71,9 +71,9 @@ class ContextLengthError(InvalidFieldError):
         the output that was asked for; None: a prompt too long to be tokenized. `bound`: why that is shorter than what
         the model takes, a sentence; empty: it is not.
         """
-        problem = bound or f"far longer than the model's context of {max_context_tokens} tokens"
+        limit = bound or f"This model's maximum context length is {max_context_tokens} tokens."
+        problem = f"{limit} Your {field} would take far more."
         if num_tokens is not None:
-            limit = bound or f"This model's maximum context length is {max_context_tokens} tokens."
             problem = (
                 f"{limit} However, you requested "
                 f"{sum(num_tokens)} tokens ({num_tokens[0]} in the {field}, {num_tokens[1]} in the completion). "

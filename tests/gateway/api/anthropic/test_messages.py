@@ -188,7 +188,10 @@ def test_tokens_are_counted_as_they_would_be_used(client: anthropic.Anthropic, c
     ("length", "message"),
     [
         (300, r"prompt is too long: 3\d\d tokens > 255 maximum"),
-        (100_000, "prompt is too long: far longer than the model's context of 256 tokens"),
+        (
+            100_000,
+            "prompt is too long: This model's maximum context length is 256 tokens. Your messages would take far more.",
+        ),
     ],
 )
 def test_a_prompt_beyond_the_context_is_told_in_anthropics_words(
@@ -223,7 +226,7 @@ def test_a_limit_beyond_the_context_ends_where_the_context_does(gateway: Running
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": 2**40}, "top_k"),
-        ({"top_k": -1}, "top_k"),
+        ({"top_k": -2}, "top_k"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),

@@ -156,6 +156,7 @@ _COMMON = [
     Row("temperature", {"temperature": 0.5}, sampled(temperature=0.5)),
     Row("top_p", {"top_p": 0.5}, sampled(top_p=0.5)),
     Row("top_k", {"top_k": 5}, sampled(top_k=5)),
+    Row("top_k", {"top_k": -1}, sampled(top_k=0)),
     Row("min_p", {"min_p": 0.25}, sampled(min_p=0.25)),
     Row("presence_penalty", {"presence_penalty": 1}, sampled(presence_penalty=1)),
     Row("frequency_penalty", {"frequency_penalty": -1}, sampled(frequency_penalty=-1)),
