@@ -151,8 +151,10 @@ def test_only_who_wants_what_has_left_the_device_waits_for_it(error: Exception |
         listening = rig.submit(request_of(prompts[0], "again"))
         runner.has_come.set()
         assert listening.result() == expected_tokens(prompts[0], 8)
-        assert _ended(listening).num_cached_tokens == 36
-        assert _ended(listening).num_preemptions == (1 if error else 0)
+        ended = _ended(listening)
+        # Where it has failed before it is looked for, it is not found any more.
+        expected = {(36, 1), (0, 0)} if error else {(36, 0)}
+        assert (ended.num_cached_tokens, ended.num_preemptions) in expected
 
 
 def _hashes(prompt: Sequence[int]) -> list[BlockHash]:

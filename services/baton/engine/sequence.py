@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -19,6 +20,8 @@ FinishReason = Literal["stop", "length"]
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
+MAX_CANDIDATES = 128
+"""Waiting sequences looked at in one pass."""
 SUSPECT_TOKENS = 24
 """New tokens of a suspected request that are computed alone: passes that were launched together may have ended it.
 
@@ -310,6 +313,19 @@ class SequenceQueues:
             self.add(sequence)
         elif phase is Phase.RUNNING:
             insort(self.running, sequence, key=_key)
+
+
+def first_candidates(waiting: Iterable[Sequence]) -> Iterator[Sequence]:
+    """Yield who waits: `MAX_CANDIDATES` that hand KV out, as many others, and who is held up by something else."""
+    num_left = [MAX_CANDIDATES, MAX_CANDIDATES]  # of others, and of those that may all lack room for what they hand out
+    for sequence in waiting:
+        is_export = sequence.request.export is not None
+        if num_left[is_export] <= 0:
+            if not any(num_left):
+                return
+            continue
+        num_left[is_export] -= not sequence.is_held_up
+        yield sequence
 
 
 def new_sequence(

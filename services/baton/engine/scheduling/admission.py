@@ -14,8 +14,8 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.in_flight import InFlightPrefixes, ReusablePrefix
 from baton.engine.scheduling.step import Step, StepBudget
-from baton.engine.scheduling.turns import TenantTurns, first_candidates
-from baton.engine.sequence import Phase, Sequence, SequenceQueues
+from baton.engine.scheduling.turns import TenantTurns
+from baton.engine.sequence import Phase, Sequence, SequenceQueues, first_candidates
 from baton.kv.pool import BlockId, BlockPool
 
 

@@ -30,8 +30,8 @@ from baton.engine.runners.base import BlockKv
 from baton.engine.scheduling.admission import BatchAdmission, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
-from baton.engine.scheduling.turns import MAX_CANDIDATES, TenantTurns
-from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
+from baton.engine.scheduling.turns import TenantTurns
+from baton.engine.sequence import MAX_CANDIDATES, Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCost, StepCostModel, StepWork
 from baton.errors import OutOfMemoryError
 from baton.kv.host_store import HostBlockStore

@@ -17,10 +17,8 @@ from collections.abc import Sequence as Seq
 from heapq import heapify, heappop, heapreplace
 
 from baton.engine.request import EngineRequest, Purpose
-from baton.engine.sequence import Sequence, SequenceQueues
+from baton.engine.sequence import Sequence, SequenceQueues, first_candidates
 
-MAX_CANDIDATES = 128
-"""Waiting sequences looked at in one pass."""
 OUTPUT_COST = 2
 """An output token counts as so many positions of a prompt."""
 FIRST_OUTPUT_TOKENS = 128.0
@@ -29,19 +27,6 @@ MAX_TENANTS = 1024
 """Tenants remembered; the one that has not asked for longest goes first."""
 MAX_PASSES_BETWEEN = 8
 """Passes of all between two that are one suspect's alone: it must come to its end, however many tenants there are."""
-
-
-def first_candidates(waiting: Iterable[Sequence]) -> Iterator[Sequence]:
-    """Yield who waits: `MAX_CANDIDATES` that hand KV out, as many others, and who is held up by something else."""
-    num_left = [MAX_CANDIDATES, MAX_CANDIDATES]  # of others, and of those that may all lack room for what they hand out
-    for sequence in waiting:
-        is_export = sequence.request.export is not None
-        if num_left[is_export] <= 0:
-            if not any(num_left):
-                return
-            continue
-        num_left[is_export] -= not sequence.is_held_up
-        yield sequence
 
 
 class TenantTurns:
