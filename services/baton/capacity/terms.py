@@ -193,10 +193,7 @@ def prefill_terms(request: PlacementRequest, node: NodeSnapshot, expected: float
     match = match_prefix(request, node)
     prefill = node.prefill_seconds(match.num_tokens, request.num_prompt_tokens)
     num_computed = request.num_prompt_tokens - match.num_tokens
-    load, room = node.load, 0.0
-    if load.num_decoding:
-        step = cost.step_seconds(node.shape, node.profile, load.num_decoding, load.mean_context_tokens)
-        room = room_seconds(node, blocks_for(node, num_computed), expected * step)
+    room = room_seconds(node, blocks_for(node, num_computed), expected * running_step_seconds(node))
     return PrefillTerms(
         node=node,
         match=match,
@@ -329,12 +326,17 @@ def stream_terms(
     return TransferTerms(landing, wire, rates.shared, together, max(sending, landing.landing_seconds))
 
 
-def join_seconds(node: NodeSnapshot) -> float:
-    """Return how long what has come to a node waits for the step that runs there; 0: nothing decodes."""
+def running_step_seconds(node: NodeSnapshot) -> float:
+    """Return what a step takes of those that decode on a node; 0: nothing decodes."""
     num_decoding = node.load.num_decoding
     if not num_decoding:
         return 0.0
-    return JOIN_STEPS * cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
+    return cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
+
+
+def join_seconds(node: NodeSnapshot) -> float:
+    """Return how long what has come to a node waits for the step that runs there; 0: nothing decodes."""
+    return JOIN_STEPS * running_step_seconds(node)
 
 
 def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:

@@ -277,22 +277,22 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
         try:
             if not call.has_response:
                 raise CallError(Code.INTERNAL, "a message came before the headers")
-            while num_bytes or padding:  # in pieces, for a narrow link is to be asked for more while it brings a frame
+            while num_bytes:  # in pieces, for a narrow link is to be asked for more while it brings a frame
                 piece = min(num_bytes, call.window.piece_bytes)
                 num_bytes -= piece
-                opened = call.window.received(piece if num_bytes else piece + padding)
+                opened = call.window.received(piece)
                 call.assembler.fill(self._reader, piece)
-                if not num_bytes:
-                    self._reader.skip(padding)
-                    padding = 0
                 if not is_last and self._calls.get(stream_id) is call:
                     self._opened(stream_id, opened)
         except CallError as error:
             self._reader.skip(num_bytes + padding)
             self.end(call, error.status, ErrorCode.CANCEL)
             return
+        self._reader.skip(padding)
         if is_last:
             self.end(call, Status(Code.INTERNAL, "the stream ended without trailers"), None)
+        elif padding and self._calls.get(stream_id) is call:
+            self._opened(stream_id, call.window.received(padding))
 
     def _ended(self, cause: Exception) -> None:
         if isinstance(cause, SilentPeerError):

@@ -134,7 +134,7 @@ class SendWindows(PeerWindows):
         with self._changed:
             if num_left > _SMALL_BYTES and stream_id in self._streams:
                 self._sending.setdefault(stream_id, time.monotonic())
-            is_first = stream_id == min(self._streams, default=stream_id)
+            is_first = stream_id == next(iter(self._streams), stream_id)  # they are opened in order
             most = min(most, num_left, most if is_first else TURN_BYTES)
             while (is_behind := self._is_behind(stream_id)) or not (granted := self.grant(stream_id, most)):
                 remaining = math.inf if deadline is None else deadline - time.monotonic()

@@ -48,7 +48,7 @@ class BatchAdmission:
 
     def _candidates(self) -> Iterable[Sequence]:
         """Return who waits, in order of turns; without tenants that is the order of queue keys."""
-        return self._turns.waiting() if self._queues.has_tenants else first_candidates(self._queues.waiting[:])
+        return first_candidates(self._turns.waiting() if self._queues.has_tenants else self._queues.waiting[:])
 
     def newcomer_tokens(self, limit: int, before: Seq[Sequence]) -> int:
         """Return how many positions sequences that are likely to get their blocks now could use, up to a limit.

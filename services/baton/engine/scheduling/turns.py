@@ -17,7 +17,7 @@ from collections.abc import Sequence as Seq
 from heapq import heapify, heappop, heapreplace
 
 from baton.engine.request import EngineRequest, Purpose
-from baton.engine.sequence import Sequence, SequenceQueues, first_candidates
+from baton.engine.sequence import Sequence, SequenceQueues
 
 OUTPUT_COST = 2
 """An output token counts as so many positions of a prompt."""
@@ -88,11 +88,11 @@ class TenantTurns:
             self.charge(sequence, OUTPUT_COST * (num_outputs - sequence.num_charged_outputs))
 
     def waiting(self) -> Iterable[Sequence]:
-        """Return the sequences that wait, in order of turns, up to `MAX_CANDIDATES`; they may go meanwhile."""
+        """Return the sequences that wait, in order of turns; they may go meanwhile."""
         queues = self._queues.waiting_of
         if len(queues) < 2:
-            return first_candidates(self._queues.waiting[:])
-        return first_candidates(self._merged({tenant: each[:] for tenant, each in queues.items()}))
+            return self._queues.waiting[:]
+        return self._merged({tenant: each[:] for tenant, each in queues.items()})
 
     def sorted(self, sequences: Seq[Sequence]) -> Seq[Sequence]:
         """Return sequences that are in order of queue keys in order of turns."""

@@ -135,10 +135,10 @@ class AdmittedWork:
     def look(self) -> None:
         """Notice what time has shown: placements that are late, and those of which nobody will hear again."""
         now = self._clock()
-        for placement_id in [name for name, each in self._in_flight.items() if each.forgotten_at_seconds <= now]:
-            self._drop(placement_id)
-        for entry in self._in_flight.values():
-            if not entry.is_late and entry.late_at_seconds <= now:
+        for placement_id, entry in list(self._in_flight.items()):
+            if entry.forgotten_at_seconds <= now:
+                self._drop(placement_id)
+            elif not entry.is_late and entry.late_at_seconds <= now:
                 entry.is_late = True  # its outcome would come too late to learn from
                 self._count(entry, is_kept=False)
 
