@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling, describe_server, first_model
 from bench.client.http_client import HttpClient, HttpError, headers_from
 from bench.client.load import LoadSettings, run_load
-from bench.client.metrics import RequestSample, ServiceLevel
+from bench.client.metrics import ServiceLevel
 from bench.results_file import describe_machine
 from bench.serve.options import make_arrivals, make_sessions, make_warm_up, parser
 from bench.serve.report import Run, table, write_run
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"baton bench serve: {options.url}: {error}", file=sys.stderr)
         return 1
     print(f"{run.label}\n{table(run.summary)}")
-    _print_errors(run.samples)
+    for problem, count in Counter(sample.error for sample in run.samples if sample.error).most_common(5):
+        print(f"{count} x {problem}", file=sys.stderr)
     if options.out:
         write_run(run, options.out)
     return 1 if run.summary.num_failed else 0
@@ -96,11 +97,6 @@ def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, 
         if name not in ("out", "label", "api_key_env"):
             recorded[name] = value
     return recorded | {"model": settings.sampling.model}
-
-
-def _print_errors(samples: Sequence[RequestSample]) -> None:
-    for error, count in Counter(sample.error for sample in samples if sample.error).most_common(5):
-        print(f"{count} x {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

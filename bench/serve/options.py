@@ -11,7 +11,7 @@ from random import Random
 from bench.options import at_least, json_object, not_negative, positive
 from bench.workloads import dataset
 from bench.workloads.dataset import Session, TokenIds, Vocabulary, Words
-from bench.workloads.traces import Scaling, all_at_once, poisson, read_azure, read_mooncake, replay, replayed
+from bench.workloads.traces import Scaling, poisson, read_azure, read_mooncake, replay, replayed
 
 DATASETS = ("prefill-heavy", "decode-heavy", "random", "shared-prefix", "multi-turn", "mooncake", "azure")
 ARRIVALS = ("at-once", "poisson", "trace")
@@ -147,7 +147,7 @@ def make_arrivals(options: argparse.Namespace, sessions: Sequence[Session]) -> l
                 raise ValueError(f"the dataset {options.dataset} has no arrival times to replay")
             return replayed(seconds, options.speed)
         case _:
-            return all_at_once(count)
+            return [0.0] * count  # at once
 
 
 def _read(options: argparse.Namespace, vocabulary: Vocabulary) -> list[Session]:

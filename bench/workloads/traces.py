@@ -92,11 +92,6 @@ def _turn(row: TraceRow, vocabulary: Vocabulary, own_seed: str, seed: int, scali
     return Turn(vocabulary.render(symbols[:num_tokens]), scaling.tokens(row.output_tokens))
 
 
-def all_at_once(count: int) -> list[float]:
-    """Return `count` arrivals at the beginning."""
-    return [0.0] * count
-
-
 def poisson(count: int, per_second: float, random: Random) -> list[float]:
     """Return arrivals of a Poisson process: exponential gaps of mean 1 / per_second, which has to be positive."""
     _require_positive("the arrival rate", per_second)

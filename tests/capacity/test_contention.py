@@ -59,6 +59,15 @@ def test_frames_that_wait_for_the_computation_cost_their_own_time_each() -> None
     assert plan._replace(compute_seconds=0.01).busy_seconds(0.05, 0.003) == pytest.approx(0.05 + 0.05 / 32 + 0.003)
 
 
+def test_what_is_ahead_is_waited_for_to_its_end() -> None:
+    """A longer one, too; what other links carry meanwhile is met as well, as much as goes before and is sent."""
+    assert slowdown(1e9, RATE, 0.0, 0.0, [], [stream(9e9)]) == pytest.approx(10.0)
+    assert slowdown(1e9, RATE, 2.0, 0.0, [], [stream(3e9)]) == pytest.approx(2.0)
+    assert slowdown(1e8, RATE, 0.0, 1.0, [], [stream(9e7)]) == pytest.approx(1.9)
+    other = Stream(9e9, 0.0, 0.0, 0.0, "p", "e")
+    assert slowdown(1e9, RATE, 0.0, 0.0, [other, other], [stream(1e9)]) == pytest.approx(4.0)
+
+
 def test_other_links_on_a_card_take_half_of_it_at_most() -> None:
     """The streams of the link itself are no part of what it needs for another one."""
     window = StreamWindow(10**9, 0.0, 0.0)

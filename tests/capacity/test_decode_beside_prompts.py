@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton.capacity.cost import JOIN_STEPS
 from baton.capacity.snapshot import NodeLoad, PlacementRequest
-from baton.capacity.terms import JOIN_STEPS, decode_terms, join_seconds_at, pass_seconds, seconds_beside_prompts
+from baton.capacity.terms import decode_terms, join_seconds_at, pass_seconds, seconds_beside_prompts
 from capacity.samples import node
 
 STEP, PASS = 0.01, 0.04

@@ -21,11 +21,11 @@ from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.runners.mock import MockRunner
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall

@@ -107,6 +107,32 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert num_probes == 3
 
 
+@pytest.mark.parametrize(("num_busy", "num_made"), [(2, 3), (100, 7)])
+def test_a_probe_beside_kv_is_made_again(monkeypatch: pytest.MonkeyPatch, num_busy: int, num_made: int) -> None:
+    """It tells too little of the link; where KV never stops coming, seven times."""
+    probed = list[str]()
+    peer_set = peers.PeerSet(1, lambda link: probed.append(link.from_node_id))
+
+    async def measure(_stub: KvStub, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
+        peer_set._meters["other"].num_bytes += len(probed) < num_busy
+        return node_pb2.LinkMeasurement(from_node_id=node_id)
+
+    monkeypatch.setattr(peers, "measure_link", measure)
+    monkeypatch.setattr(peers, "_PROBE_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(peers, "_LONGEST_PROBE_PAUSE_SECONDS", 0.06)
+
+    async def run() -> None:
+        following = asyncio.create_task(peer_set.run())
+        peer_set.update({"p": router_service_pb2.Peer(node_id="p", address="127.0.0.1:1")})
+        await asyncio.sleep(0.5)
+        following.cancel()
+        await asyncio.wait({following})
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+    assert probed == ["p"] * num_made
+
+
 def test_channels_are_opened_again_with_a_renewed_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that kept the first certificate could not reconnect once that has ended. While files are missing it stays."""
     who = identity(tmp_path, trustme.CA(), common_name="mac-1")

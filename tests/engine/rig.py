@@ -13,12 +13,12 @@ import numpy as np
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import ModelInfo, Runner
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.state import next_tokens, states_of
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockEvents, Tier
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
@@ -135,7 +135,6 @@ class Rig:
         *,
         max_batch_size: int = 8,
         max_step_tokens: int = 16,
-        max_step_prompts: int = 0,
         max_waiting: int = 1024,
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
@@ -148,7 +147,7 @@ class Rig:
         self.fatal: list[BaseException] = []
         self.engine = Engine(
             self.runner,
-            SchedulerLimits(max_batch_size, max_step_tokens, max_step_prompts, max_host_bytes=host_bytes),
+            SchedulerLimits(max_batch_size, max_step_tokens, max_host_bytes=host_bytes),
             post=_post,
             on_block_events=self._note,
             on_fatal=self.fatal.append,

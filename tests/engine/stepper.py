@@ -10,11 +10,11 @@ from baton.engine.execution.pipeline import collect, launch
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import CacheChanges, Step, StepBudget
 from baton.engine.sequence import Phase, Sequence, new_sequence
@@ -48,7 +48,6 @@ class Stepper:
         max_batch_size: int = 4,
         max_step_tokens: int = 8,
         *,
-        max_step_prompts: int = 0,
         shares_prompts: bool = True,
         host_blocks: int = 0,
         copied_blocks: int = 0,
@@ -57,7 +56,6 @@ class Stepper:
         self.limits = SchedulerLimits(
             max_batch_size,
             max_step_tokens,
-            max_step_prompts,
             shares_prompts,
             max_host_bytes=host_blocks * BLOCK_BYTES,
             target_tpot_seconds=target_tpot_seconds,
@@ -166,7 +164,6 @@ class Stepper:
         for sequence, span in zip(step.sequences, step.spans, strict=True):
             assert sequence.phase is Phase.RUNNING
             assert len(span.block_table) * BLOCK_TOKENS >= span.end
-        assert step.num_prompts <= (self.limits.max_step_prompts or len(step.spans))
         assert self.limits.shares_prompts or not step.duplicates
         arrivals = [sampled.sequence.queue_key.arrival for sampled in step.sampled]
         assert arrivals == sorted(arrivals)

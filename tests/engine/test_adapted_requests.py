@@ -50,7 +50,7 @@ def cached_tokens(rig: Rig, adapter: str, name: str) -> int:
     listening = rig.submit(request_of(PROMPT, name, adapter=adapter))
     ended = listening.until(Ended, Failed)
     assert isinstance(ended, Ended)
-    return ended.num_cached_tokens
+    return ended.prompt_work.num_cached_tokens
 
 
 def test_a_cached_prefix_serves_its_own_adapter_alone() -> None:
@@ -73,7 +73,7 @@ def test_equal_prompts_that_come_together_are_shared_by_adapter() -> None:
         for listening in rig.submit_together(requests):
             ended = listening.until(Ended, Failed)
             assert isinstance(ended, Ended)
-            shared.append(ended.num_shared_tokens > 0)
+            shared.append(ended.prompt_work.num_shared_tokens > 0)
 
     assert shared == [False, False, True, True, False]
 

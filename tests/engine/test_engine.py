@@ -15,9 +15,9 @@ from baton.capacity.hardware import PRESETS
 from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, EngineEvent, EngineLoad, Failed, LandingLoad, TokenReady
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import KvExportSpec, Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.errors import (
     AttemptReusedError,
     BatonError,
@@ -292,7 +292,7 @@ def test_a_resumed_request_counts_its_prompt_alone_as_cached() -> None:
 
     assert listening.seen[0] == Admitted(16)
     assert isinstance(ended, Ended)
-    assert ended.num_cached_tokens == 10
+    assert ended.prompt_work.num_cached_tokens == 10
 
 
 def test_generation_ends_with_the_context() -> None:
@@ -447,8 +447,8 @@ def test_reading_cached_kv_for_another_node_is_no_computation() -> None:
     reading_seconds = 0.125 * INFO.layout.num_layers
     assert isinstance(ended, Ended)
     assert isinstance(load, EngineLoad)
-    assert ended.num_cached_tokens == 12
-    assert (ended.queue_seconds, ended.prefill_seconds) == (reading_seconds, 0.5)
+    assert ended.prompt_work.num_cached_tokens == 12
+    assert (ended.prompt_work.queue_seconds, ended.prompt_work.prefill_seconds) == (reading_seconds, 0.5)
     assert load.reading_bytes_per_second == 12 * INFO.layout.num_token_bytes() / reading_seconds
 
 

@@ -115,7 +115,7 @@ def test_a_prompt_that_has_left_the_device_comes_back_from_host_memory() -> None
         for seed, prompt in enumerate(prompts):
             listening = rig.submit(request_of(prompt, f"second{seed}"))
             assert listening.result() == expected_tokens(prompt, 8)
-            assert _ended(listening).num_cached_tokens == 36
+            assert _ended(listening).prompt_work.num_cached_tokens == 36
 
 
 class LateCopiesRunner(MockRunner):
@@ -154,7 +154,7 @@ def test_only_who_wants_what_has_left_the_device_waits_for_it(error: Exception |
         ended = _ended(listening)
         # Where it has failed before it is looked for, it is not found any more.
         expected = {(36, 1), (0, 0)} if error else {(36, 0)}
-        assert (ended.num_cached_tokens, ended.num_preemptions) in expected
+        assert (ended.prompt_work.num_cached_tokens, ended.num_preemptions) in expected
 
 
 def _hashes(prompt: Sequence[int]) -> list[BlockHash]:

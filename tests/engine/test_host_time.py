@@ -11,10 +11,10 @@ import numpy as np
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.request_registry import Deliverable, Delivery
 from baton.engine.runners.base import Array, Span
+from baton.engine.scheduling.admission import SchedulerLimits
 from engine.rig import INFO, VOCABULARY_SIZE, WaitingMockRunner, mock_runner, request_of
 
 BLOCK_TOKENS = 16

@@ -12,11 +12,11 @@ from functools import partial
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, TokenReady
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
 from baton.prefill.kv_stream import FrameExport

@@ -102,7 +102,7 @@ def test_a_cached_prompt_is_scored_all_the_same(engine: Engine, family: Checkpoi
     generation.tokens(1)
 
     _check(engine, scores, prompt, family)
-    assert generation.ended.num_cached_tokens == 0
+    assert generation.ended.prompt_work.num_cached_tokens == 0
 
 
 def test_a_prompt_of_one_token_has_no_scores(engine: Engine) -> None:

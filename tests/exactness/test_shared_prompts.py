@@ -83,7 +83,7 @@ def test_equal_and_similar_prompts_at_once_give_the_tokens_of_each_alone(
     for prompt, output in zip(prompts, outputs, strict=True):
         expected = reference_generate(checkpoint(family), prompt, NUM_NEW_TOKENS, guess=output)
         assert output == expected, f"{len(prompt)} tokens"
-    num_shared = sum(generation.ended.num_shared_tokens for generation in generations)
+    num_shared = sum(generation.ended.prompt_work.num_shared_tokens for generation in generations)
     assert num_shared >= len(prompts[0]), "nothing was shared: the test proves nothing"
 
 

@@ -136,7 +136,7 @@ def test_a_prefix_hit_gives_the_same_output(engine: Engine) -> None:
     second = generate(engine, "hit", prompt_of(4, 100), params)
 
     assert second.tokens() == expected
-    assert (first.ended.num_cached_tokens, second.ended.num_cached_tokens) == (0, 96)
+    assert (first.ended.prompt_work.num_cached_tokens, second.ended.prompt_work.num_cached_tokens) == (0, 96)
 
 
 def test_a_migrated_generation_goes_on_in_its_form(engine: Engine) -> None:

@@ -54,7 +54,7 @@ def test_output_equals_transformers(name: CheckpointName, has_graphs: bool | Non
                 output = generation.tokens()
                 check_tokens(checkpoint(name), prompt_of(length), output)
                 if turn == "warm" and length > BLOCK_TOKENS:
-                    assert generation.ended.num_cached_tokens > 0
+                    assert generation.ended.prompt_work.num_cached_tokens > 0
         longer = [*prompt_of(75), *output[:20]]
         check_tokens(checkpoint(name), longer, generate(engine, "longer", longer, greedy(NUM_NEW_TOKENS)).tokens())
         engine.call(engine.scheduler.check_integrity)

@@ -186,7 +186,7 @@ SURVIVED: Mapping[str, str] = {
     "are never cached",
     f"{_BATON}/decode/kv_stream/prefill_stream.py:PrefillReader._take_element: 0 -> 1": "test_generation.py::"
     "test_the_first_token_may_be_the_first_of_the_vocabulary",
-    f"{_BATON}/decode/kv_stream/recovery.py:DeadlineGuard._look: self._timer = loop.call_at(at, self._look) -> "
+    f"{_BATON}/decode/kv_stream/recovery.py:DeadlineGuard._may_wait: self._timer = loop.call_at(at, self._look) -> "
     "pass": "test_local_compute.py::test_a_stream_that_stops_later_on_ends_at_a_later_moment",
     f"{_BATON}/security/authority.py:write_private: 0o700 -> 449": "test_authority.py::"
     "test_a_key_lies_where_its_owner_alone_finds_it",

@@ -483,9 +483,9 @@ def _budget(node: _Node, prompts: Sequence[_Request], decoding: Sequence[_Reques
     """Return what a pass may hold, as `Scheduler` tells it."""
     cost, filled = node.costs.cost, min(PASS_TOKENS, len(decoding) + sum(map(_left, prompts)))
     if cost is None or not cost.token_seconds:
-        return StepBudget(PASS_TOKENS, 0)
+        return StepBudget(PASS_TOKENS)
     fixed_seconds = cost.seconds(_work((each.context + 1, 1) for each in decoding))
-    return StepBudget(PASS_TOKENS, 0, filled, len(node.prompts), fixed_seconds / cost.token_seconds)
+    return StepBudget(PASS_TOKENS, filled, len(node.prompts), fixed_seconds / cost.token_seconds)
 
 
 def _short(newcomers: Sequence[_Request], num_before: int, limit: int) -> int:

@@ -16,7 +16,7 @@ from baton.capacity.terms import queue_seconds
 from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype
 from baton.router.cluster.snapshots import RENEWAL_SECONDS
-from baton.router.cluster.streams import StreamsInFlight
+from baton.router.cluster.streams import HeldUp, StreamsInFlight
 from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto
 from baton.router.state import RouterState, StateLimits
@@ -292,17 +292,55 @@ def test_a_hidden_transfer_teaches_what_its_frames_take() -> None:
     assert [link.frame_seconds for link in links] == pytest.approx([0.0005 * 1.25, 0.0005])
 
 
-@pytest.mark.parametrize(("transfer_seconds", "factor"), [(0.2, 1.25), (2.0, 1.0)])
-def test_a_shared_transfer_teaches_that_a_link_is_faster_alone(
+@pytest.mark.parametrize(
+    ("transfer_seconds", "factor"), [(0.9, (1.72 / 0.9) ** 0.2), (0.1, 1.25), (4.0, (1.72 / 4.0) ** 0.2)]
+)
+def test_a_transfer_that_another_link_held_up_teaches_what_the_card_carries(
     monkeypatch: pytest.MonkeyPatch, transfer_seconds: float, factor: float
 ) -> None:
-    """0.859 s were expected; what made it longer may have been another stream, what made it shorter was not."""
+    """1.72 s were expected of a card of 1.25 GB/s that two links share; of the link itself it says nothing."""
     state = pair_state()
-    monkeypatch.setattr(StreamsInFlight, "has_shared", lambda *_: True)
+    mac = state.nodes.get("mac")
+    assert mac is not None
+    state.measure_link(mac, LinkMeasurement("dgx", 1.25e9, 0.001))
+    before = state._snapshots.card_rates("dgx", "mac")[0]
+    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72))
 
     settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
 
-    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == pytest.approx(1.25e9 * factor)
+    after = next(node for node in state.snapshot(MODEL).nodes if node.node_id == "dgx")
+    assert (before, after.send_bytes_per_second) == pytest.approx((1.25e9, 1.25e9 * factor))
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == 1.25e9
+
+
+@pytest.mark.parametrize(("transfer_seconds", "factor"), [(0.2, 1.25), (2.0, (0.859 / 2.0) ** 0.2)])
+def test_a_transfer_behind_others_of_its_link_teaches_of_the_link(transfer_seconds: float, factor: float) -> None:
+    """0.859 s were expected: what it waited is no part of the time that the link was busy with it."""
+    state = pair_state()
+    choice = place(state.snapshot(MODEL), REQUEST).choice
+    assert choice is not None
+    state.account("earlier", choice, REQUEST)
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
+
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == pytest.approx(1.25e9 * factor, rel=1e-3)
+
+
+def test_a_link_that_is_measured_anew_forgets_what_was_learnt() -> None:
+    """Of the old rate; not where a node that has connected again tells the same once more."""
+    state = pair_state()
+    mac = state.nodes.get("mac")
+    assert mac is not None
+    measured = LinkMeasurement("dgx", 1e8, 0.001)
+    state.measure_link(mac, measured)
+    state.link_calibration.add(("dgx", "mac"), 1.0, 4.0)
+
+    state.measure_link(mac, LinkMeasurement("dgx", 1e8, 0.001))
+    again = state.snapshot(MODEL).link("dgx", "mac").bytes_per_second
+    state.measure_link(mac, LinkMeasurement("dgx", 4e8, 0.001))
+
+    assert again == pytest.approx(1.25e8)
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == 4e8
 
 
 def test_a_fallback_teaches_nothing_of_the_link() -> None:
@@ -481,8 +519,9 @@ def test_nodes_on_one_device_share_its_time() -> None:
     assert after["dgx"].profile.prefill_flops == before["dgx"].profile.prefill_flops / 2
     assert after["mac"].profile == before["mac"].profile
     assert after["dgx"].queue == after["mac"].queue
+    joining = cost.JOIN_STEPS * cost.step_seconds(MAC.shape, MAC.profile, 1, mac.load.mean_context_tokens)
     assert after["dgx"].queue.total_seconds == pytest.approx(
-        cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096), rel=1e-3
+        cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096) + joining, rel=1e-3
     )
     assert (after["other"].profile, after["other"].queue.total_seconds) == (before["other"].profile, 0.0)
 

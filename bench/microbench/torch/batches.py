@@ -14,10 +14,10 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import deliver
 from baton.engine.runners.base import Runner, Span
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.errors import BatonError
 from baton.rpc.process import freeze_loaded_objects
 

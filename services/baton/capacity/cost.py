@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 from baton.capacity.value_class import value_class
 
+JOIN_STEPS = 0.75
+"""Part of a decode step, on average, until what has come, a prompt or KV, is in a pass: what is left of the step that
+runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by `baton bench
+prediction`: for KV 0.36, 0.77 and 1.16 at p10, p50 and p90, for prompts 0.73 on average."""
 SHORT_SHARE = 0.1
 """Part of each pass for prompts that are through sooner by it than by turns (`overtaking`).
 
@@ -215,15 +219,17 @@ def prompt_seconds(
     num_prompt_tokens: int,
     *,
     pass_tokens: int,
+    is_first: bool = False,
     beside: Beside = _NOBODY,
 ) -> float:
-    """Return what a prompt adds to a queue, in passes of `pass_tokens` positions; 0: it has one of its own.
+    """Return what a prompt adds to a queue, in passes of `pass_tokens` positions; 0: in one.
 
-    A pass may end with it, or read the weights for others, too. Half of them do: 14 prompts of 22 positions took mocks
-    0.19 s each, where one takes 0.25 s alone and each of many that share all passes 0.14 s.
+    The first has its passes alone. One of another may end with it, or read the weights for others, too. Half of them
+    do: 14 prompts of 22 positions took mocks 0.19 s each, where one takes 0.25 s alone and each of many that share all
+    passes 0.14 s.
     """
     alone = prefill_seconds(shape, profile, cached_tokens, num_prompt_tokens, pass_tokens, beside)
-    if not pass_tokens:
+    if is_first or not pass_tokens:
         return alone
     share = (num_prompt_tokens - cached_tokens) / pass_tokens
     flop = shape.prefill_flop(cached_tokens, num_prompt_tokens) + share * shape.step_flop(*beside)

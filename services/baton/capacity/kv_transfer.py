@@ -315,23 +315,29 @@ class Stream(NamedTuple):
 
 
 def slowdown(
-    num_bytes: float, bytes_per_second: float, begin_seconds: float, compute_seconds: float, streams: Sequence[Stream]
+    num_bytes: float,
+    bytes_per_second: float,
+    begin_seconds: float,
+    compute_seconds: float,
+    beside: Sequence[Stream],
+    ahead: Sequence[Stream] = (),
 ) -> float:
     """Return by what a stream takes longer over a resource than if it had it alone, 1 or more.
 
-    Streams that have something to carry share the resource evenly, so one waits for no more of each other than it
-    carries itself. A stream that is computed more slowly than the resource carries (its share s of the rate) leaves the
-    rest to the others, and meets s / (1 - s) of what they carry. What the resource carries of theirs before it begins
-    is not met. `num_bytes`: of the stream; 0 or more. `bytes_per_second`: rate of the resource, above 0.
-    `begin_seconds`: when its first byte is ready, from now on. `compute_seconds`: time over which its bytes become
-    ready. `streams`: what else uses the resource.
+    Those `ahead`, earlier ones of its own link, go before it. Links that have something to carry share the resource
+    evenly, so what is ahead and the stream wait for no more of each other link than they are. A stream that is computed
+    more slowly than the resource carries (its share s of the rate) leaves the rest to the others, and meets s / (1 - s)
+    of what they carry. What the resource carries of all before the stream begins is not met. `num_bytes`: of the
+    stream; 0 or more. `bytes_per_second`: rate of the resource, above 0. `begin_seconds`: when its first byte is ready,
+    from now on. `compute_seconds`: time over which its bytes become ready. `beside`: of other links.
     """
-    if not streams or num_bytes <= 0:
+    if num_bytes <= 0 or not (beside or ahead):
         return 1.0
     alone_seconds = num_bytes / bytes_per_second
     window_seconds = max(alone_seconds, compute_seconds)
     share = alone_seconds / window_seconds
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
+    streams = (*ahead, *beside)
     early = [_computed_bytes(stream, begin_seconds) for stream in streams]
     num_early_bytes = sum(early)
     gone = min(1.0, bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 1.0
@@ -339,32 +345,35 @@ def slowdown(
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
         until_seconds = begin_seconds + window_seconds + waiting_seconds
-        num_met_bytes = 0.0
-        for stream, was in zip(streams, early, strict=True):
-            carried = _computed_bytes(stream, until_seconds) - gone * was
-            num_met_bytes += carried if carried < num_bytes else num_bytes
-        waiting_seconds = met / bytes_per_second * num_met_bytes
+        carried = [_computed_bytes(each, until_seconds) - gone * was for each, was in zip(streams, early, strict=True)]
+        num_ahead_bytes = sum(carried[: len(ahead)])
+        of_link = dict[tuple[str, str], float]()
+        for stream, num_carried_bytes in zip(beside, carried[len(ahead) :], strict=True):
+            of_link[stream[4:]] = of_link.get(stream[4:], 0.0) + num_carried_bytes
+        num_met_bytes = sum(min(each, num_ahead_bytes + num_bytes) for each in of_link.values())
+        waiting_seconds = (num_ahead_bytes + met * num_met_bytes) / bytes_per_second
         if until_seconds >= all_computed_seconds:
             break
     return 1.0 + waiting_seconds / alone_seconds
 
 
 def least_rate(
-    num_bytes: float, begin_seconds: float, compute_seconds: float, resources: Iterable[tuple[float, Sequence[Stream]]]
+    num_bytes: float,
+    begin_seconds: float,
+    compute_seconds: float,
+    resources: Iterable[tuple[float, Sequence[Stream]]],
+    ahead: Sequence[Stream] = (),
 ) -> float:
     """Return the rate of a stream over several resources at once: of the one that leaves it least.
 
-    A resource that would leave more even if every stream on it carried as much as this one is passed over. `num_bytes`:
-    of the stream; 0 or more. `begin_seconds`: when its first byte is ready, from now on. `compute_seconds`: time over
-    which its bytes become ready. `resources`: rate of each, 0 if it is not known, and what else uses it. One rate is
-    known.
+    `resources`: rate of each, 0 if it is not known, and what other links carry over it; one rate is known. The others:
+    as for `slowdown`.
     """
-    least = math.inf
-    for rate, streams in resources:
-        if rate and rate / (1 + len(streams)) < least:
-            slowed = slowdown(num_bytes, rate, begin_seconds, compute_seconds, streams) if streams else 1.0
-            least = min(least, rate / slowed)
-    return least
+    return min(
+        rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, beside, ahead)
+        for rate, beside in resources
+        if rate
+    )
 
 
 def _computed_bytes(stream: Stream, seconds: float) -> float:

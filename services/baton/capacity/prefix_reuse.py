@@ -128,7 +128,9 @@ def _pull(
     if link.mismatch or link.has_unlike_caches:  # a pull names no format
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
-    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, (*source.sending, *decoder.receiving))
+    ahead = [stream for stream in source.sending if stream.receiver_id == decoder.node_id]
+    beside = [each for each in (*source.sending, *decoder.receiving) if each[4:] != (source.node_id, decoder.node_id)]
+    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, beside, ahead)
     transfer = num_bytes / link.bytes_per_second * shared
     stream, group = _best_stream(source, end - begin, transfer)
     return Pull(

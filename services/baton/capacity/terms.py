@@ -17,10 +17,6 @@ LATER_SHARE = 0.5
 """Part of the later prompts that wait for an earlier one where others are queued before it."""
 MAX_PROMPT_SHARE = 0.9
 """Part of its time at most that a node is taken to spend on later prompts while its queue empties."""
-JOIN_STEPS = 0.75
-"""Part of a decode step, on average, until what has come, a prompt or KV, is in a pass: what is left of the step that
-runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by `baton bench
-prediction`: for KV 0.36, 0.77 and 1.16 at p10, p50 and p90, for prompts 0.73 on average."""
 USUAL_PASS_TOKENS = 512
 """Positions of a pass of a node that does not tell."""
 
@@ -306,7 +302,8 @@ def landing_terms(request: PlacementRequest, decode: DecodeTerms, prefill: Prefi
     reading = reading_seconds(prefill.node, there.num_tokens - here.num_tokens)
     num_bytes = num_sent * decode.node.shape.kv_bytes_per_token + decode.node.shape.state_bytes
     window = StreamWindow(num_bytes, queue + restoring, reading + prefill.prefill_seconds)
-    return LandingTerms(restoring, reading, num_sent, window, landing_seconds(decode.node, window))
+    landed = landing_seconds(prefill.node, decode.node, window)
+    return LandingTerms(restoring, reading, num_sent, window, landed)
 
 
 def stream_terms(
@@ -336,7 +333,7 @@ def running_step_seconds(node: NodeSnapshot) -> float:
 
 def join_seconds(node: NodeSnapshot) -> float:
     """Return how long what has come to a node waits for the step that runs there; 0: nothing decodes."""
-    return JOIN_STEPS * running_step_seconds(node)
+    return cost.JOIN_STEPS * running_step_seconds(node)
 
 
 def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
@@ -349,7 +346,7 @@ def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
     if left_seconds <= 0.0:
         return decode.join_seconds
     token_late_seconds = max(0.0, decode.pass_seconds - decode.step_seconds)
-    return max(decode.join_seconds, min(left_seconds, JOIN_STEPS * decode.pass_seconds + token_late_seconds))
+    return max(decode.join_seconds, min(left_seconds, cost.JOIN_STEPS * decode.pass_seconds + token_late_seconds))
 
 
 class LinkRates(NamedTuple):
@@ -362,22 +359,26 @@ class LinkRates(NamedTuple):
 
 
 def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
-    """Return what other streams, which come and go and so count as one, leave of a link, evenly shared.
+    """Return what other streams leave of a link: earlier ones of it go first, other links share its cards evenly.
 
-    Cards are measured once, links by every stream: a card carries at least what the link has been seen to.
+    Those come and go, and so count as one for `together`. Cards are measured once, links by every stream: a card
+    carries at least what the link has been seen to.
     """
     rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
     if not (sending or receiving):
         return LinkRates(rate, rate)
-    cards = (sender.send_bytes_per_second, receiver.receive_bytes_per_second)
-    send_rate, receive_rate = [each and max(each, rate) for each in cards]
-    on_link = [stream for stream in sending if stream.receiver_id == receiver.node_id]
-    shared = kv_transfer.least_rate(*window, ((rate, on_link), (send_rate, sending), (receive_rate, receiving)))
-    others = [stream for stream in receiving if stream.sender_id != sender.node_id]
-    if not on_link and len(others) == len(receiving):
-        return LinkRates(shared, max(shared, rate / 2))
+    send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
+    ahead = [stream for stream in sending if stream.receiver_id == receiver.node_id]
     beside = [stream for stream in sending if stream.receiver_id != receiver.node_id]
-    together = kv_transfer.least_rate(*window, ((rate, ()), (send_rate, beside), (receive_rate, others)))
+    others = [stream for stream in receiving if stream.sender_id != sender.node_id]
+    resources: tuple[tuple[float, list[kv_transfer.Stream]], ...] = (
+        (rate, []),
+        (max(send_rate, rate) if beside and send_rate else 0.0, beside),
+        (max(receive_rate, rate) if others and receive_rate else 0.0, others),
+    )
+    shared = together = kv_transfer.least_rate(*window, resources, ahead)
+    if ahead:
+        together = kv_transfer.least_rate(*window, resources)
     return LinkRates(shared, max(together, rate / 2))
 
 
@@ -387,13 +388,13 @@ def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
     return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
 
 
-def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:
+def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: StreamWindow) -> float:
     """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
     rate = receiver.load.landing_bytes_per_second
     if not rate:
         return 0.0
     waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    shared = kv_transfer.slowdown(
-        window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving
-    )
+    ahead = [stream for stream in receiver.receiving if stream.sender_id == sender.node_id]
+    beside = [stream for stream in receiver.receiving if stream.sender_id != sender.node_id]
+    shared = kv_transfer.slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
     return waiting_seconds + window.num_bytes / rate * shared

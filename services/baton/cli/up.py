@@ -29,7 +29,7 @@ from baton.cli.local.launch import LocalCluster, ProcessPlan, model_workers, pla
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
-from baton.cli.local.readiness import CALL_SECONDS, devices_of, knows_nodes, wait_until
+from baton.cli.local.readiness import CALL_SECONDS, knows_nodes, nodes_of, wait_until
 from baton.cli.local.topology import NodeSpec, default_topology, read_topology, second_engine
 from baton.cli.models import pull
 from baton.cli.serve import check_level
@@ -268,7 +268,7 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
         await _wait_until_acquainted(plans)
     processes.mark_started()
     router = next(plan.address for plan in plans if plan.role == "router")
-    devices = await devices_of(router)
+    devices = {state.node.node_id: state.node.device for state in await nodes_of(router)}
     process_ids = {plan.child.name: processes.process_id(plan.child.name) for plan in plans}
     print_table(console, processes_table(plans, devices, process_ids))
     if site.needs_key:

@@ -29,13 +29,13 @@ def local_summary(request: messages.DecodeServiceGenerateRequest, ended: Ended, 
         decode_node_id=node_id,
         prefill_node_id=node_id,
         placement_id=request.placement.placement_id,
-        decode_cached_token_count=ended.num_cached_tokens,
-        queue_duration=duration_from_seconds(ended.queue_seconds),
-        prefill_duration=duration_from_seconds(ended.prefill_seconds),
+        decode_cached_token_count=ended.prompt_work.num_cached_tokens,
+        queue_duration=duration_from_seconds(ended.prompt_work.queue_seconds),
+        prefill_duration=duration_from_seconds(ended.prompt_work.prefill_seconds),
         decode_duration=duration_from_seconds(ended.decode_seconds),
         join_duration=duration_from_seconds(ended.join_seconds),
         preemption_count=ended.num_preemptions,
-        shared_token_count=ended.num_shared_tokens,
+        shared_token_count=ended.prompt_work.num_shared_tokens,
         completion_token_count=ended.num_output_tokens - len(request.output_token_ids),
     )
 
@@ -69,11 +69,11 @@ def count_prompt(metrics: Metrics, ended: Ended, summary: PlacementSummary, rece
     else:
         side = {names.SIDE: "decode"}
         num_received = summary.kv_kept_token_count + summary.pulled_token_count
-        num_cached = min(ended.num_cached_tokens + num_received, ended.num_prompt_tokens)
-    num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
+        num_cached = min(ended.prompt_work.num_cached_tokens + num_received, ended.num_prompt_tokens)
+    num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.prompt_work.num_shared_tokens)
     metrics.add(names.CACHED_PROMPT_TOKENS, num_cached, side)
     metrics.add(names.COMPUTED_PROMPT_TOKENS, num_computed, side)
-    metrics.add(names.SHARED_PROMPT_TOKENS, ended.num_shared_tokens)
+    metrics.add(names.SHARED_PROMPT_TOKENS, ended.prompt_work.num_shared_tokens)
 
 
 def finished_message(

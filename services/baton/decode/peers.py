@@ -170,17 +170,23 @@ class PeerSet:
             await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:
-        """Measure the link from a node, again after a growing pause where that fails, as long as the node is there."""
+        """Measure the link from a node, as long as it is there, until that succeeds.
+
+        Beside KV it tells too little, but more than nothing: it is made again after a growing pause, some times.
+        """
         pause_seconds = _PROBE_PAUSE_SECONDS
-        while self._peers.get(peer.node_id) is peer and not await self._is_probed(peer):
+        while self._peers.get(peer.node_id) is peer and not await self._is_probed(
+            peer, is_last=pause_seconds >= _LONGEST_PROBE_PAUSE_SECONDS
+        ):
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PROBE_PAUSE_SECONDS)
 
-    async def _is_probed(self, peer: router_service_pb2.Peer) -> bool:
+    async def _is_probed(self, peer: router_service_pb2.Peer, *, is_last: bool) -> bool:
         is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
+        before = sum(meter.num_bytes for meter in self._meters.values())
         try:
             self._report_link(await self._measure(peer.node_id, is_neighbour=is_neighbour))
-            return True
+            return is_last or before == sum(meter.num_bytes for meter in self._meters.values())
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node

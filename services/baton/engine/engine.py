@@ -23,11 +23,11 @@ from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.ingest import GapBudget, Ingest
 from baton.engine.kv_cache.receptions import Receptions
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import Deliverable, RequestRegistry, queued_placements
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError

@@ -41,12 +41,12 @@ class PromptScored:
 
 
 class PromptWork(NamedTuple):
-    """What it took to compute a prompt; the same values as in `Ended`."""
+    """What it took to compute a prompt."""
 
     num_cached_tokens: int
     """Prompt positions that came from the prefix cache here."""
     num_shared_tokens: int
-    """Prompt positions after these that another request computed meanwhile."""
+    """Prompt positions after these that another request of the same prompt, or prefix, computed meanwhile."""
     queue_seconds: float
     """The rest of the time from submission until the first token was known here; where another node computed the
     prompt, until its KV could be asked for."""
@@ -87,18 +87,9 @@ class Ended:
     num_prompt_tokens: int
     num_output_tokens: int
     """Output tokens, those of earlier attempts included."""
-    num_cached_tokens: int
-    """Prompt positions that came from the prefix cache here."""
-    num_shared_tokens: int
-    """Prompt positions after these that another request of the same prompt, or prefix, computed meanwhile."""
+    prompt_work: PromptWork
     num_preemptions: int
     """Times that it was taken from the batch for want of blocks."""
-    queue_seconds: float
-    """The rest of the time from submission until the first token was known here; where another node computed the
-    prompt, until its KV could be asked for."""
-    prefill_seconds: float
-    """What of the passes until then was its own computation (`engine/scheduling/scheduler.py`); where another node
-    computed the prompt, from then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
     join_seconds: float

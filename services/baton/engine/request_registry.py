@@ -147,7 +147,7 @@ class RequestRegistry:
         """Gather the token that was appended to a sequence last."""
         if sequence.stats.first_token == 0.0:
             sequence.stats.first_token = self._clock()
-        work = _prompt_work(sequence) if sequence.purpose is Purpose.PREFILL else None
+        work = _prompt_work(sequence, sequence.stats.first_token) if sequence.purpose is Purpose.PREFILL else None
         self.tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
 
     def tokens(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> list[Sequence]:
@@ -209,18 +209,13 @@ class RequestRegistry:
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
         stats, now = sequence.stats, self._clock()
-        num_cached = min(stats.num_cached, sequence.num_prompt_tokens)
         first_token = stats.first_token or now
-        queue_seconds, prefill_seconds = _shares(sequence, first_token)
         return Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
-            num_cached_tokens=num_cached,
-            num_shared_tokens=min(stats.num_shared, sequence.num_prompt_tokens - num_cached),
+            prompt_work=_prompt_work(sequence, first_token),
             num_preemptions=stats.num_preemptions,
-            queue_seconds=queue_seconds,
-            prefill_seconds=prefill_seconds,
             decode_seconds=now - first_token,
             join_seconds=stats.join_seconds,
             stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
@@ -232,26 +227,23 @@ def queued_placements(load: EngineLoad) -> list[str]:
     return [each.placement_id for each in load.queued_prompts]
 
 
-def _prompt_work(sequence: Sequence) -> PromptWork:
+def _prompt_work(sequence: Sequence, first_token: float) -> PromptWork:
+    """Return what it took until the first token, of which a part was waiting.
+
+    Where the first token came from another node, the sequence waited until KV could be asked for; what followed is the
+    other node's to tell.
+    """
     stats = sequence.stats
     num_cached = min(stats.num_cached, sequence.num_prompt_tokens)
-    queue_seconds, prefill_seconds = _shares(sequence, stats.first_token)
+    if sequence.request.purpose is Purpose.RECEIVE and not stats.computed_seconds:
+        started = stats.started or first_token
+        queue_seconds, prefill_seconds = started - stats.submitted, first_token - started
+    else:
+        prefill_seconds = stats.computed_seconds
+        queue_seconds = max(0.0, first_token - stats.submitted - prefill_seconds)
     return PromptWork(
         num_cached_tokens=num_cached,
         num_shared_tokens=min(stats.num_shared, sequence.num_prompt_tokens - num_cached),
         queue_seconds=queue_seconds,
         prefill_seconds=prefill_seconds,
     )
-
-
-def _shares(sequence: Sequence, first_token: float) -> tuple[float, float]:
-    """Return what of the time until the first token a sequence waited, and for how long it was computed.
-
-    Where the first token came from another node, the sequence waited until KV could be asked for; what followed is the
-    other node's to tell.
-    """
-    stats = sequence.stats
-    if sequence.request.purpose is Purpose.RECEIVE and not stats.computed_seconds:
-        started = stats.started or first_token
-        return started - stats.submitted, first_token - started
-    return max(0.0, first_token - stats.submitted - stats.computed_seconds), stats.computed_seconds

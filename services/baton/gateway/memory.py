@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from baton.config.container_limits import Memory, machine_memory, usable_memory
+from baton.config.container_limits import Memory
 from baton.config.memory_budget import Claim, room_in, share_out
 from baton.errors import ConfigurationError
 from baton.gateway.settings import GatewaySettings
@@ -30,11 +30,6 @@ class GatewayMemory(NamedTuple):
     """Largest body of a request."""
     held_bytes: int
     """Bodies of all requests that are read or in work."""
-
-
-def gateway_memory(settings: GatewaySettings) -> GatewayMemory:
-    """Return what a gateway may hold, its tokenizer loaded; raise ConfigurationError if that does not fit."""
-    return memory_of(settings, usable_memory(), machine_memory())
 
 
 def memory_of(settings: GatewaySettings, memory: Memory, machine: Memory) -> GatewayMemory:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from baton.config.container_limits import machine_memory, usable_memory
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
@@ -39,7 +40,7 @@ from baton.gateway.http.connection import HttpLimits
 from baton.gateway.http.content_coding import BodyInflater
 from baton.gateway.http.messages import HeldBytes
 from baton.gateway.http.server import HttpServer, open_files_limit, raise_open_files_limit
-from baton.gateway.memory import gateway_memory
+from baton.gateway.memory import memory_of
 from baton.gateway.models.catalog import CatalogSettings, ModelCatalog
 from baton.gateway.models.entry import PinnedModel
 from baton.gateway.models.served_model import open_text
@@ -108,7 +109,7 @@ async def _run(
     )
     store = _tokenizers(settings)
     catalog = ModelCatalog(router, store.open, follow, pinned=pinned, on_nodes=instances.note_nodes)
-    memory = gateway_memory(settings)
+    memory = memory_of(settings, usable_memory(), machine_memory())
     held, tenants = HeldBytes(memory.held_bytes), TenantSalts(settings.tenant_secret_file)
     preparation = Preparation(catalog, tenants, num_threads=settings.tokenizer_threads)
     quarantine = Quarantine(clock, metrics)

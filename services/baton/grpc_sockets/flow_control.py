@@ -75,8 +75,10 @@ class PeerWindows:
 
 
 GIVE_WAY_SECONDS = 0.015
-"""For which a later stream waits while an earlier one's window is shut: a link of 0.3 Gb/s opens it within that time.
-Where it takes longer, for its length or since what has come is not taken, the later one uses what is left."""
+"""For which a later stream waits at least while an earlier one's window is shut, and for three times as long as the
+window took to open before. Where it takes longer, since what has come is not taken, the later one uses what is left."""
+MAX_GIVE_WAY_SECONDS = 0.25
+"""For which it waits at most."""
 TURN_BYTES = 256 << 10
 """That a later stream sends at once, where the earlier one has just nothing to send."""
 PATIENCE_SECONDS = 2.0
@@ -98,8 +100,8 @@ class SendWindows(PeerWindows):
         """For those behind an earlier stream: nobody wakes them for every window that opens."""
         self._sending: dict[int, float] = {}
         """Streams with a large message under way, and since when."""
-        self._opened_at: dict[int, float] = {}
-        """When the peer last opened a stream's window."""
+        self._opened: dict[int, tuple[float, float]] = {}
+        """When the peer last opened a stream's window, and how long after the time before."""
 
     def open(self, stream_id: int) -> None:
         """Begin with a stream."""
@@ -111,7 +113,7 @@ class SendWindows(PeerWindows):
         with self._changed:
             super().close(stream_id)
             self._sending.pop(stream_id, None)
-            self._opened_at.pop(stream_id, None)
+            self._opened.pop(stream_id, None)
             self._changed.notify_all()
             self._turns.notify_all()
 
@@ -156,7 +158,9 @@ class SendWindows(PeerWindows):
         if len(self._sending) < 2 or stream_id not in self._sending:
             return False
         earlier, now = min(self._sending), time.monotonic()
-        goes_on = self._streams[earlier] > 0 or now - self._opened_at.get(earlier, 0.0) < GIVE_WAY_SECONDS
+        opened_at, took = self._opened.get(earlier, (0.0, 0.0))
+        give_way = min(max(GIVE_WAY_SECONDS, 3 * took), MAX_GIVE_WAY_SECONDS)
+        goes_on = self._streams[earlier] > 0 or now - opened_at < give_way
         return earlier < stream_id and goes_on and now - self._sending[stream_id] < PATIENCE_SECONDS
 
     def add(self, stream_id: int, num_bytes: int) -> None:
@@ -164,7 +168,8 @@ class SendWindows(PeerWindows):
         with self._changed:
             super().add(stream_id, num_bytes)
             if stream_id in self._streams:
-                self._opened_at[stream_id] = time.monotonic()
+                now = time.monotonic()
+                self._opened[stream_id] = now, now - self._opened.get(stream_id, (now, 0.0))[0]
             self._changed.notify_all()
 
     def set_initial(self, num_bytes: int) -> None:

@@ -17,9 +17,9 @@ from baton.config.container_limits import usable_cores
 from baton.discovery.watch import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.internal.v1 import node_pb2
 from baton.kv.disk_store import DiskBlockStore
@@ -265,7 +265,6 @@ def _limits(settings: NodeSettings, budgets: Mapping[str, int]) -> SchedulerLimi
     return SchedulerLimits(
         max_batch_size=settings.max_batch_size,
         max_step_tokens=settings.max_step_tokens,
-        max_step_prompts=settings.max_step_prompts,
         shares_prompts=settings.share_prompts,
         max_host_bytes=budgets["host_kv_bytes"],
         target_tpot_seconds=settings.target_tpot_ms / 1000,

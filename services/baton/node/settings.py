@@ -190,8 +190,6 @@ class SchedulingSettings(ServiceSettings):
     """Requests that hold blocks at once."""
     max_step_tokens: int = Field(default=512, ge=1)
     """Positions computed in one pass; longer prompts are computed in chunks."""
-    max_step_prompts: int = Field(default=0, ge=0)
-    """Prompts computed in one pass; 0: as many as max_step_tokens allows; 1: one after the other."""
     share_prompts: bool = True
     """Whether what requests that come together have in common is computed once."""
     target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -225,13 +225,14 @@ def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_c
 
 
 def _summary(ended: Ended, totals: stream.StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
+    work = ended.prompt_work
     summary = kv_pb2.KvSummary(
-        cached_token_count=ended.num_cached_tokens,
-        shared_token_count=ended.num_shared_tokens,
-        queue_duration=duration_from_seconds(ended.queue_seconds),
-        compute_duration=duration_from_seconds(ended.prefill_seconds),
+        cached_token_count=work.num_cached_tokens,
+        shared_token_count=work.num_shared_tokens,
+        queue_duration=duration_from_seconds(work.queue_seconds),
+        compute_duration=duration_from_seconds(work.prefill_seconds),
         peak_memory_byte_count=monitor.peak_memory_bytes(),
-        energy_joules=monitor.energy_joules(ended.decode_seconds + ended.prefill_seconds, ended.decode_seconds),
+        energy_joules=monitor.energy_joules(ended.decode_seconds + work.prefill_seconds, ended.decode_seconds),
     )
     summary.MergeFrom(frame_codec.totals_to_proto(totals))
     return summary

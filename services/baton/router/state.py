@@ -52,6 +52,8 @@ class RouterState:
         self.decode_calibration: Calibration[str] = Calibration(clock)
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self.frame_calibration: Calibration[tuple[str, str]] = Calibration(clock)
+        self.card_calibration: Calibration[str] = Calibration(clock)
+        """Of network cards, beside the fastest link that was measured of each."""
         self.decisions = DecisionLog(max_records=min(MAX_RECORDS, max_placements))
         """The last ones, for those who ask why."""
         # Waits follow from what is queued: how far they lie from that is chance, and would make the next ones worse.
@@ -83,6 +85,7 @@ class RouterState:
                 self.prefill_calibration,
                 self.decode_calibration,
                 self.queue_calibration,
+                self.card_calibration,
                 self._placed,
                 self._streams,
                 self._recent,
@@ -149,9 +152,12 @@ class RouterState:
         )
 
     def measure_link(self, receiver: Node, measurement: LinkMeasurement) -> None:
-        """Take a measured link."""
+        """Take a measured link; what was learnt is of another rate, unless it is the same again."""
+        pair = (measurement.from_node_id, receiver.description.node_id)
+        if receiver.links.get(pair[0]) != measurement:
+            self.link_calibration.forget(pair.__eq__)
         self.nodes.measure_link(receiver, measurement)
-        self._links.forget((measurement.from_node_id, receiver.description.node_id))
+        self._links.forget(pair)
         self._snapshots.changed(receiver.description.node_id, measurement.from_node_id)
 
     def link(self, sender: Node, decoder: Node) -> Link:
@@ -231,12 +237,11 @@ class RouterState:
 
     def _account_stream(self, placement_id: str, candidate: Candidate, estimate: CostEstimate) -> None:
         pair = (candidate.pull_node_id or candidate.prefill_node_id, candidate.decode_node_id)
-        link, receiver = self._links.get(pair), self.nodes.get(candidate.decode_node_id)
-        if link is None or receiver is None or not candidate.kv_bytes:
+        link = self._links.get(pair)
+        if link is None or not candidate.kv_bytes:
             return
-        rates = (self.nodes.send_bytes_per_second(pair[0]), receiver.receive_bytes_per_second)
         computing = 0.0 if candidate.pull_node_id else estimate.prefill_seconds
-        path = StreamPath(*pair, link.bytes_per_second, *rates)
+        path = StreamPath(*pair, link.bytes_per_second, *self._snapshots.card_rates(*pair))
         self._streams.add(placement_id, path, candidate.kv_bytes, compute_seconds=computing)
 
     def settle(self, outcome: Outcome) -> Comparison | None:
@@ -279,11 +284,12 @@ class RouterState:
             self.queue_calibration.add(node_id, outcome.queue_seconds + own, estimate.queue_seconds + own)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Learn of the link by itself: what other streams did to a transfer is no property of the link.
+        """Learn of the link, or of the network card where other links held a stream up there.
 
-        They only ever slow one down: one that was faster than expected shows a link that is. What a hidden one took
-        beyond its bytes is what its frames took to be sent and received, each by itself.
+        Earlier streams of the link only have it wait. What a hidden one took beyond its bytes is what its frames took
+        to be sent and received, each by itself.
         """
+        held_up = self._streams.held_up(outcome.placement_id)
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
         sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)
         is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
@@ -301,11 +307,21 @@ class RouterState:
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
         link = self.link(sender, receiver)
         beyond_seconds = outcome.transfer_seconds - outcome.kv_bytes / link.bytes_per_second
-        if was_hidden and not outcome.pull_node_id and beyond_seconds > 0:
-            if outcome.kv_frames:
+        if held_up and not is_only_pulled and (not was_hidden or measured < held_up.busy_seconds):
+            usual = self._snapshots.card_rates(*pair)[held_up.card.startswith(">")]
+            usual *= self.card_calibration.factor(held_up.card)
+            estimated = held_up.busy_seconds * outcome.kv_bytes / candidate.kv_bytes
+            self.card_calibration.add(held_up.card, measured, estimated * held_up.bytes_per_second / usual)
+            self._snapshots.changed(*pair)
+        elif was_hidden and not outcome.pull_node_id and beyond_seconds > 0:
+            if outcome.kv_frames and not held_up:
                 usual_seconds = frame_seconds(link.round_trip_seconds)
                 self.frame_calibration.add(pair, beyond_seconds / outcome.kv_frames, usual_seconds)
-        elif measured < estimated or not self._streams.has_shared(outcome.placement_id):
+        else:
+            if not is_only_pulled:  # as if no other stream were there
+                usual = link.bytes_per_second * self.link_calibration.factor(pair)
+                packing = candidate.wire.pack_seconds if candidate.wire else 0.0
+                estimated, factor = max(outcome.kv_bytes / usual, packing), 1.0
             self.link_calibration.add(pair, measured, estimated / factor)
         self._links.forget(pair)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,17 +40,23 @@ _OPENED_BY = frozenset({"additionalProperties", "unevaluatedProperties", "allOf"
 def closed(schema: Mapping[str, object]) -> dict[str, Any]:
     """Return a schema whose objects have no properties but those it names, which is what `strict` asks for."""
     result: dict[str, Any] = json.loads(json.dumps(schema))
-    pending: list[Any] = [result]
+    for each in schemas_within(result, _LEFT_ALONE):
+        if "properties" in each and not _OPENED_BY & each.keys():
+            each["additionalProperties"] = False
+    return result
+
+
+def schemas_within(schema: Any, left_alone: Set[str]) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those within it, but for what is under keywords that are `left_alone`."""
+    pending = [schema]
     while pending:
         value = pending.pop()
         if isinstance(value, list):
             pending += value
         elif isinstance(value, dict):
+            yield value
             for keyword, inner in value.items():
                 if keyword in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
                     pending += inner.values()
-                elif keyword not in _LEFT_ALONE:
+                elif keyword not in left_alone:
                     pending.append(inner)
-            if "properties" in value and not _OPENED_BY & value.keys():
-                value["additionalProperties"] = False
-    return result

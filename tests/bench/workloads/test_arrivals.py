@@ -17,11 +17,6 @@ def gaps(times: Sequence[float]) -> list[float]:
     return [after - before for before, after in pairwise([0.0, *times])]
 
 
-def test_all_at_once_is_at_the_beginning() -> None:
-    """No request waits."""
-    assert traces.all_at_once(3) == [0.0, 0.0, 0.0]
-
-
 def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
     """Mean 1 / rate, coefficient of variation 1."""
     times = gaps(traces.poisson(20_000, 4.0, Random(1)))

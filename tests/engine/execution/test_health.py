@@ -13,9 +13,9 @@ import pytest
 from baton.engine.engine import Engine
 from baton.engine.events import Failed
 from baton.engine.execution.health import LEAST_HUNG_SECONDS, MAX_FAILED_PASSES, PassHealth, PassTimer
-from baton.engine.limits import SchedulerLimits
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.step import Step
 from baton.kv.pool import BlockPool
 from engine.faulty_runners import FaultyRunner, LostRunner, NeverFiniteRunner, SpoilingRunner, still

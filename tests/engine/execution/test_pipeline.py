@@ -19,12 +19,12 @@ from baton.engine.engine import Engine
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.execution.host_sampling import TokenChoice
 from baton.engine.execution.pipeline import Pass, Pipeline
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.request_registry import Deliverable, RequestRegistry, deliver
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.passes import MockPass
+from baton.engine.scheduling.admission import SchedulerLimits
 from engine.faulty_runners import BreakingRunner
 from engine.rig import (
     GREEDY,

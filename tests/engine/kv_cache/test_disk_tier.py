@@ -40,7 +40,7 @@ def _ask(rig: Rig, name: str, seed: int, **fields: object) -> int:
     assert listening.result() == expected_tokens(PROMPTS[seed], 8)
     ended = listening.seen[-1]
     assert isinstance(ended, Ended)
-    return ended.num_cached_tokens
+    return ended.prompt_work.num_cached_tokens
 
 
 def _fill(folder: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, Delivery, Tokens, deliver
 from baton.engine.runners.base import Launched, Logits, Runner, Span
+from baton.engine.scheduling.admission import SchedulerLimits
 
 ResultT = TypeVar("ResultT")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Sequence, new_sequence

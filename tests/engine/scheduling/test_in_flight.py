@@ -174,15 +174,6 @@ def test_a_prompt_that_is_scored_is_computed_from_its_beginning() -> None:
     assert (duplicate.stats.num_cached, output_of(duplicate)) == (8, output_of(scored))
 
 
-def test_one_prompt_a_pass_where_batching_is_off() -> None:
-    """Decoding goes on beside it."""
-    stepper = Stepper(**WIDE, max_step_prompts=1, shares_prompts=False)
-    for index in range(3):
-        stepper.add(request_of(prompt_of(10), f"r{index}", is_cache_bypassed=True))
-
-    assert [step and step.num_tokens for step in (stepper.step(), stepper.step(), stepper.step())] == [10, 11, 12]
-
-
 def test_equal_prompts_are_all_computed_where_sharing_is_off() -> None:
     """All in one pass."""
     stepper = Stepper(**WIDE, shares_prompts=False)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.limits import SchedulerLimits
-from baton.engine.scheduling.admission import short_tokens
+from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
 from baton.engine.scheduling.scheduler import LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.kv.pool import BlockPool
@@ -17,31 +16,28 @@ from engine.stepper import Stepper
 
 
 @pytest.mark.parametrize(
-    ("demands", "num_tokens", "max_prompts", "expected"),
+    ("demands", "num_tokens", "expected"),
     [
-        ([], 8, 0, []),
-        ([(100, 100, 0)], 8, 0, [8]),
-        ([(3, 3, 0)], 8, 0, [3]),
-        ([(100, 100, 0), (3, 3, 0)], 40, 0, [37, 3]),
-        ([(100, 100, 0), (90, 90, 0)], 40, 0, [40, 0]),
-        ([(100, 100, 0), (90, 90, 0), (2, 2, 0)], 40, 0, [38, 0, 2]),
-        ([(100, 100, 0), (90, 90, 0), (9, 9, 0), (2, 2, 0)], 40, 0, [36, 0, 4, 0]),
-        ([(100, 100, 0), (10, 10, 0)], 2, 0, [1, 1]),
-        ([(100, 100, 0), (12, 12, 0)], 2, 0, [2, 0]),
-        ([(3, 100, 0), (90, 90, 0), (9, 9, 0)], 40, 0, [3, 33, 4]),
-        ([(100, 100, 0), (3, 3, 1)], 40, 0, [40, 0]),
-        ([(100, 100, 0), (3, 3, 0)], 40, 1, [40, 0]),
-        ([(100, 100, 0), (90, 90, 0), (3, 3, 0)], 40, 2, [37, 0, 3]),
-        ([(30, 30, 0), (20, 20, 0), (9, 9, 0)], 60, 2, [30, 20, 0]),
-        ([(100, 100, 0), (3, 3, 0)], 1, 0, [1, 0]),
-        ([(100, 100, 0), (3, 3, 0)], 0, 0, [0, 0]),
+        ([], 8, []),
+        ([(100, 100, 0)], 8, [8]),
+        ([(3, 3, 0)], 8, [3]),
+        ([(100, 100, 0), (3, 3, 0)], 40, [37, 3]),
+        ([(100, 100, 0), (90, 90, 0)], 40, [40, 0]),
+        ([(100, 100, 0), (90, 90, 0), (2, 2, 0)], 40, [38, 0, 2]),
+        ([(100, 100, 0), (90, 90, 0), (9, 9, 0), (2, 2, 0)], 40, [36, 0, 4, 0]),
+        ([(100, 100, 0), (10, 10, 0)], 2, [1, 1]),
+        ([(100, 100, 0), (12, 12, 0)], 2, [2, 0]),
+        ([(3, 100, 0), (90, 90, 0), (9, 9, 0)], 40, [3, 33, 4]),
+        ([(100, 100, 0), (3, 3, 1)], 40, [40, 0]),
+        ([(100, 100, 0), (3, 3, 0)], 1, [1, 0]),
+        ([(100, 100, 0), (3, 3, 0)], 0, [0, 0]),
     ],
 )
 def test_a_tenth_of_a_pass_goes_to_who_is_through_sooner_by_it_and_the_rest_by_turns(
-    demands: list[tuple[int, int, int]], num_tokens: int, max_prompts: int, expected: list[int]
+    demands: list[tuple[int, int, int]], num_tokens: int, expected: list[int]
 ) -> None:
     """A claim is what it can use, what it has left, and its priority."""
-    assert share_tokens([PromptDemand(*claim) for claim in demands], num_tokens, max_prompts=max_prompts) == expected
+    assert share_tokens([PromptDemand(*claim) for claim in demands], num_tokens) == expected
 
 
 def test_turns_end_with_a_prompt_where_that_is_enough_but_not_the_tenth_of_who_is_through_sooner() -> None:
@@ -90,21 +86,15 @@ _CLAIMS = st.builds(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(_CLAIMS, max_size=6), st.integers(0, 80), st.integers(0, 4))
-def test_nothing_is_dealt_out_twice_or_left_over(
-    demands: list[PromptDemand], num_tokens: int, max_prompts: int
-) -> None:
+@given(st.lists(_CLAIMS, max_size=6), st.integers(0, 80))
+def test_nothing_is_dealt_out_twice_or_left_over(demands: list[PromptDemand], num_tokens: int) -> None:
     """Whoever's turn it is gets nine tenths of the pass; what somebody can use is used."""
-    granted = share_tokens(demands, num_tokens, max_prompts=max_prompts)
+    granted = share_tokens(demands, num_tokens)
 
     assert all(0 <= taken <= claim.num_tokens for taken, claim in zip(granted, demands, strict=True))
-    assert sum(granted) <= num_tokens
     if demands:
         assert granted[0] >= min(demands[0].num_tokens, num_tokens - short_tokens(num_tokens))
-    if max_prompts:
-        assert sum(1 for taken in granted if taken) <= max_prompts
-    else:
-        assert sum(granted) == min(num_tokens, sum(claim.num_tokens for claim in demands))
+    assert sum(granted) == min(num_tokens, sum(claim.num_tokens for claim in demands))
 
 
 def test_a_level_of_priority_counts_as_waiting() -> None:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Span, Step
 from baton.engine.sequence import Phase, Sequence
@@ -54,7 +54,6 @@ SCENES = {
     "by turns": Scene(2, SchedulerLimits(6, 24), tenants="abc"),
     "few blocks": Scene(3, SchedulerLimits(8, 16), num_blocks=20),
     "few places": Scene(4, SchedulerLimits(2, 12), tenants="ab"),
-    "few prompts": Scene(5, SchedulerLimits(8, 16, max_step_prompts=2)),
     "no sharing": Scene(6, SchedulerLimits(6, 16, shares_prompts=False), num_ahead=0),
     "in time": Scene(7, SchedulerLimits(8, 32, target_tpot_seconds=0.004)),
     "in little time": Scene(15, SchedulerLimits(12, 48, target_tpot_seconds=0.0055), num_blocks=120, num_ahead=0),

@@ -28,7 +28,6 @@ SMALLEST_POOL = -(-(LONGEST_PROMPT + LONGEST_OUTPUT - 1) // BLOCK_TOKENS)
     num_blocks=st.one_of(st.just(SMALLEST_POOL), st.integers(SMALLEST_POOL, 40)),
     max_batch_size=st.integers(1, 8),
     max_step_tokens=st.sampled_from([1, 3, 8, 24, 64]),
-    max_step_prompts=st.sampled_from([0, 0, 1, 2]),
     shares_prompts=st.sampled_from([True, True, False]),
     host_blocks=st.sampled_from([0, 1, 4, 100]),
     copied_blocks=st.sampled_from([0, 1, 2]),

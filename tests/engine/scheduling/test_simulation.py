@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.limits import SchedulerLimits
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.step import Step
 from baton.errors import OutOfMemoryError
 from baton.kv.pool import BlockPool

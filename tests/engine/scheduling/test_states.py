@@ -6,8 +6,8 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import Phase, Sequence, new_sequence
 from baton.kv.hashing import BlockHash

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.step import Step
 from baton.engine.scheduling.turns import MAX_TENANTS, OUTPUT_COST, TenantTurns
 from baton.engine.sequence import SUSPECT_TOKENS

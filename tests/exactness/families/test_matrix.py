@@ -191,7 +191,7 @@ def test_output_equals_transformers(running: Running, condition: Condition, kept
         longer = [*prompt, *check(_start(running, prompt), prompt)]
         again = _start(running, longer)
         check(again, longer)
-        assert again.ended.num_cached_tokens >= len(prompt) // BLOCK_TOKENS * BLOCK_TOKENS
+        assert again.ended.prompt_work.num_cached_tokens >= len(prompt) // BLOCK_TOKENS * BLOCK_TOKENS
     elif condition == "ragged":
         prompts = [_prompt(length) for length in (1, BLOCK_TOKENS + 1, 75)]
         for generation, prompt in zip([_start(running, prompt) for prompt in prompts], prompts, strict=True):

@@ -61,7 +61,7 @@ def answer(engine: Engine, name: str, prompt: list[int], folder: Path = FOLDER) 
 
 def num_cached(generation: Generation) -> int:
     """Return the positions that a request found in the prefix cache."""
-    return generation.ended.num_cached_tokens
+    return generation.ended.prompt_work.num_cached_tokens
 
 
 @pytest.mark.parametrize("framework", ["torch", "mlx"])

@@ -27,7 +27,7 @@ def test_a_stream_is_sent_as_it_is_computed() -> None:
     assert streams.of_node("dgx")[0] == ()
 
 
-def test_streams_of_one_node_are_computed_in_turn_and_share_its_links() -> None:
+def test_streams_of_one_link_are_computed_and_sent_in_turn() -> None:
     """The second is computed after the first; a report says what is true instead."""
     clock = Clock()
     streams = StreamsInFlight(clock)
@@ -39,7 +39,7 @@ def test_streams_of_one_node_are_computed_in_turn_and_share_its_links() -> None:
     clock.seconds += 1.0
 
     assert windows == [(0.0, 1.0), (1.0, 2.0)]
-    assert [stream.num_ready_bytes for stream in streams.of_node("dgx")[0]] == pytest.approx([5e8, 5e8])
+    assert [stream.num_ready_bytes for stream in streams.of_node("dgx")[0]] == pytest.approx([1e9])
 
 
 def test_a_stream_ends_with_its_request_or_its_node() -> None:
@@ -54,18 +54,39 @@ def test_a_stream_ends_with_its_request_or_its_node() -> None:
     assert streams.of_node("dgx")[0] == ()
 
 
-def test_a_stream_that_met_another_is_known_for_it() -> None:
-    """Until long after: its outcome says nothing of the link by itself."""
+def test_links_share_a_card_and_it_is_known_what_that_did() -> None:
+    """2.5 GB over a card of 1 GB/s: half for each link that is busy; earlier streams are no part."""
     clock = Clock()
     streams = StreamsInFlight(clock)
-    streams.add("alone", PATH, 1_000_000, compute_seconds=0.0)
+    path = PATH._replace(send_bytes_per_second=1e9)
+    for name, receiver_id in (("p", "mac"), ("q", "mac"), ("other", "mini")):
+        num_bytes = 1_500_000_000 if name == "other" else 500_000_000
+        streams.add(name, path._replace(receiver_id=receiver_id), num_bytes, compute_seconds=0.0)
+    for _ in range(25):
+        clock.seconds += 0.1
+        left = [(each.receiver_id, each.num_ready_bytes) for each in streams.of_node("dgx")[0]]
+        if round(clock.seconds, 1) == 1.0:
+            assert left == pytest.approx([("mac", 5e8), ("mini", 1e9)])
+
+    assert left == []
+    held_up = [streams.held_up(name) for name in ("p", "q", "other")]
+    assert held_up == [("dgx>", 1e9, pytest.approx(seconds)) for seconds in (1.0, 1.0, 2.5)]
+    assert streams.held_up("p") is None
+
+
+def test_a_stream_that_others_do_not_slow_is_not_held_up() -> None:
+    """Alone; after an earlier one of its link; beside another link on a card that carries both."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    path = PATH._replace(send_bytes_per_second=2e9)
+    streams.add("alone", path, 1_000_000, compute_seconds=0.0)
     clock.seconds += 1.0
-    for name in "pq":
-        streams.add(name, PATH, 1_000_000, compute_seconds=0.0)
+    for name, receiver_id in (("p", "mac"), ("q", "mac"), ("other", "mini")):
+        streams.add(name, path._replace(receiver_id=receiver_id), 1_000_000, compute_seconds=0.0)
     clock.seconds += 1.0
 
     assert streams.of_node("dgx") == ((), ())
-    assert [streams.has_shared(name) for name in ("alone", "p", "q")] == [False, True, True]
+    assert [streams.held_up(name) for name in ("alone", "p", "q", "other")] == [None] * 4
 
 
 def test_a_card_that_was_measured_slow_does_not_hold_up_what_its_link_carries() -> None:

@@ -17,20 +17,15 @@ CALL_SECONDS = 2.0
 """Time for one answer."""
 
 
-async def wait_until(is_true: Callable[[], Awaitable[bool]], *, poll_seconds: float = POLL_SECONDS) -> None:
+async def wait_until(is_true: Callable[[], Awaitable[bool]]) -> None:
     """Return when the question is answered with yes; it is asked again and again."""
     while not await is_true():  # noqa: ASYNC110 - the state lives in another process
-        await asyncio.sleep(poll_seconds)
-
-
-async def devices_of(router_address: str) -> Mapping[str, str]:
-    """Return the device of each node that the router knows, by node id; empty if the router does not say."""
-    return {state.node.node_id: state.node.device for state in await _nodes_of(router_address)}
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def knows_nodes(router_address: str, roles: Mapping[str, NodeRole]) -> bool:
     """Return whether the router knows all nodes, and the links from those that prefill to the others that decode."""
-    states = {state.node.node_id: state for state in await _nodes_of(router_address)}
+    states = {state.node.node_id: state for state in await nodes_of(router_address)}
     links = {(link.from_node_id, node_id) for node_id, state in states.items() for link in state.links}
     wanted = {
         (sender, receiver)
@@ -41,7 +36,8 @@ async def knows_nodes(router_address: str, roles: Mapping[str, NodeRole]) -> boo
     return roles.keys() <= states.keys() and wanted <= links
 
 
-async def _nodes_of(router_address: str) -> Sequence[router_service_pb2.NodeState]:
+async def nodes_of(router_address: str) -> Sequence[router_service_pb2.NodeState]:
+    """Return the nodes that the router knows; none if the router does not say."""
     async with open_channel(router_address) as channel:
         stub = router_service_pb2_grpc.RouterServiceStub(channel)  # type: ignore[no-untyped-call]
         try:

@@ -133,10 +133,7 @@ class DeadlineGuard:
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
-        loop = asyncio.get_running_loop()
-        at = self._last_moment()
-        if at > loop.time():
-            self._timer = loop.call_at(at, self._look)
+        self._may_wait()
 
     async def __aexit__(self, *error: object) -> None:
         if self._timer is not None:
@@ -149,12 +146,12 @@ class DeadlineGuard:
             ) from None
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        at = self._last_moment()
-        if at > loop.time():
-            self._timer = loop.call_at(at, self._look)
-        else:
-            self._timeout.reschedule(loop.time())
+        if not self._may_wait():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
-    def _last_moment(self) -> float:
-        return self._deadline - LOCAL_MARGIN * self._rest_seconds()
+    def _may_wait(self) -> bool:
+        """Return whether the last moment is still to come; then look again."""
+        loop, at = asyncio.get_running_loop(), self._deadline - LOCAL_MARGIN * self._rest_seconds()
+        if is_ahead := at > loop.time():
+            self._timer = loop.call_at(at, self._look)
+        return is_ahead

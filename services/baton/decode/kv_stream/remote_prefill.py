@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 
 from opentelemetry import trace
 
@@ -35,19 +35,13 @@ from baton.rpc.loop_channel import client_span
 from baton.rpc.status import PEER_SILENT
 from baton.security.access import digest_of
 from baton.telemetry import names
-from baton.telemetry.metrics import Metrics, Transport
+from baton.telemetry.metrics import Metrics
 from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds, estimate_from_proto, seconds_from_duration
 
 log = logging.getLogger(__name__)
-
-_TRANSPORTS: dict[Transport, generation_pb2.KvTransport] = {
-    "grpc": generation_pb2.KV_TRANSPORT_GRPC,
-    "fast": generation_pb2.KV_TRANSPORT_FAST,
-    "shared": generation_pb2.KV_TRANSPORT_SHARED,
-}
 
 
 class RemotePrefill:
@@ -102,7 +96,8 @@ class RemotePrefill:
         """Add the outcome to a summary that tells of this node alone; its times become the prefill node's."""
         reception = self.reception
         reception.describe(summary)
-        summary.kv_transport = _TRANSPORTS[reception.transport]
+        transport = generation_pb2.KvTransport.Value(f"KV_TRANSPORT_{reception.transport.upper()}")
+        summary.kv_transport = transport  # type: ignore[assignment]
         summary.kv_transport_reason = reception.transport_reason
         summary.kv_break_reasons.extend(self._break_reasons)
         summary.kv_resume_count = max(0, self._streams.total() - 1)
@@ -143,7 +138,9 @@ class RemotePrefill:
             names.STREAM_NUMBER: number,
         }
         with client_span(PREFILL_PATH, self._nodes.address(option.node_id), names.SPAN_RECEIVE_KV, attributes):
-            async with self._within_deadline():
+            # It breaks the stream while there is still time to compute what is missing here.
+            guard = nullcontext() if self._deadline is None else DeadlineGuard(self._deadline, self._local_seconds)
+            async with guard:
                 request = self._request_for(option, number)
                 await self._reader.run(source, request, option.transfer.answer_code)
 
@@ -230,10 +227,6 @@ class RemotePrefill:
         attributes = {names.REASON: reason, names.RECOVERY: recovery.value, names.PREFILL_NODE_ID: option.node_id}
         trace.get_current_span().add_event(names.EVENT_KV_BROKEN, attributes)
         self._metrics.add(names.KV_BREAKS, 1, {names.REASON: reason, names.RECOVERY: recovery.value})
-
-    def _within_deadline(self) -> AbstractAsyncContextManager[object]:
-        """Return a context that breaks the stream while there is still time to compute what is missing here."""
-        return nullcontext() if self._deadline is None else DeadlineGuard(self._deadline, self._local_seconds)
 
     def _local_seconds(self) -> float:
         """Return the time to compute here what has not come."""

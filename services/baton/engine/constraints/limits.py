@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from baton.engine.request import StructuredOutput
 from baton.errors import InvalidFieldError
+from baton.text.tools import schemas_within
 
 MAX_REGEX_BYTES = 8 * 1024
 """Of a regular expression, also of one in a schema: some take memory by the square of their length."""
@@ -29,7 +31,6 @@ _EMBEDDED = re.compile(r"%json\s*(?=\{)")
 _HIDDEN_LETTER = re.compile(r"\\u00[0-7]")
 _IGNORED_KEYWORDS = frozenset({"additionalItems", "disallow", "divisibleBy", "extends", "nullable"})
 """Keywords of older drafts and of OpenAPI, which llguidance takes for annotations. It names others itself."""
-_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _VALUES = frozenset({"const", "enum", "default", "examples", "example"})
 
 
@@ -73,7 +74,7 @@ def _embedded_schemas(text: str) -> Iterator[dict[str, Any]]:
 
 def _check_schema(kind: str, schema: dict[str, Any]) -> None:
     num_references = 0
-    for keyword, value in _keywords(schema):
+    for keyword, value in chain.from_iterable(each.items() for each in schemas_within(schema, _VALUES)):
         num_references += keyword == "$ref"
         if keyword in _IGNORED_KEYWORDS:
             raise InvalidFieldError(f"structured_output.{kind}", f"keyword {keyword!r} is not supported")
@@ -88,22 +89,6 @@ def _patterns(keyword: str, value: Any) -> list[str]:
     if keyword in ("pattern", "whitespace_pattern") and isinstance(value, str):
         return [value]
     return list(value) if keyword == "patternProperties" and isinstance(value, dict) else []
-
-
-def _keywords(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keywords of a schema and of those within it, with their values; names of properties are none."""
-    pending = [schema]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, list):
-            pending += value
-        elif isinstance(value, dict):
-            for keyword, inner in value.items():
-                yield keyword, inner
-                if keyword in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
-                    pending += inner.values()
-                elif keyword not in _VALUES:
-                    pending.append(inner)
 
 
 def _check_count(kind: str, count: int, limit: int, what: str) -> None:

@@ -33,7 +33,7 @@ class HeldBlocks:
     def count(self, hashes: Sequence[BlockHash]) -> int:
         """Return how many blocks, from the first on, are held. O(blocks counted)."""
         count = len(self._pool.match(hashes))
-        while count < len(hashes) and self._holds(hashes[count]):
+        while count < len(hashes) and (self._pool.match([hashes[count]]) or hashes[count] in self._store):
             count += 1
         return count
 
@@ -63,9 +63,6 @@ class HeldBlocks:
             return self._runner.read_kv(block_ids, layer, 0, len(block_ids) * self._pool.block_tokens)
         finally:
             self._pool.release(block_ids)  # the blocks count as used now
-
-    def _holds(self, block_hash: BlockHash) -> bool:
-        return bool(self._pool.match([block_hash])) or block_hash in self._store
 
 
 class BlockRead:

@@ -5,18 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import islice
 
 from baton.capacity.cost import SHORT_SHARE
 from baton.engine.kv_cache.offload import Offload, SwapIn
 from baton.engine.kv_cache.state_slots import StateSlots
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.in_flight import InFlightPrefixes, ReusablePrefix
 from baton.engine.scheduling.step import Step, StepBudget
 from baton.engine.scheduling.turns import TenantTurns
 from baton.engine.sequence import Phase, Sequence, SequenceQueues, first_candidates
 from baton.kv.pool import BlockId, BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Bounds of a batch: what an operator sets, not what an engine measures.
+
+    How long KV is moved between two passes has no bound here: `engine/kv_cache/ingest.py` weighs it.
+    """
+
+    max_batch_size: int = 64
+    """Sequences that hold blocks at once."""
+    max_step_tokens: int = 512
+    """Positions computed in one pass; longer prompts are computed in chunks."""
+    shares_prompts: bool = True
+    """Whether equal beginnings of prompts that are there at the same time are computed once."""
+    max_host_bytes: int = 0
+    """Host memory for what blocks hold that leave the device; 0: it is computed again."""
+    target_tpot_seconds: float = 0.0
+    """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
 
 
 class BatchAdmission:

@@ -24,10 +24,9 @@ from itertools import chain
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.kv_cache.state_slots import StateSlots
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import BlockKv
-from baton.engine.scheduling.admission import BatchAdmission, short_tokens
+from baton.engine.scheduling.admission import BatchAdmission, SchedulerLimits, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.scheduling.turns import TenantTurns
@@ -261,7 +260,7 @@ class Scheduler:
         num_prompts = len(prompts) + len(self.waiting)
         cost = self._costs.cost if num_prompts > 1 or (num_prompts and target_seconds and step.spans) else None
         if cost is None:
-            return StepBudget(max_tokens, self._limits.max_step_prompts)
+            return StepBudget(max_tokens)
         fixed_seconds = cost.seconds(step.work)
         if target_seconds and step.spans:
             context_tokens = max((each.num_computed for each in prompts), default=0)
@@ -272,7 +271,7 @@ class Scheduler:
         num_pending = sum(each.num_pending for each in chain(prompts, waiting))
         filled_tokens = min(max_tokens, step.num_tokens + num_pending)
         fixed_tokens = fixed_seconds / cost.token_seconds if cost.token_seconds else math.inf
-        return StepBudget(max_tokens, self._limits.max_step_prompts, filled_tokens, num_prompts, fixed_tokens)
+        return StepBudget(max_tokens, filled_tokens, num_prompts, fixed_tokens)
 
     def _may_repeat(self) -> bool:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
@@ -303,7 +302,7 @@ class Scheduler:
                     self._turns.charge(sequence, num_tokens)
                 step.add(sequence, num_tokens)
             else:
-                self.admission.admit(step, StepBudget(self._limits.max_step_tokens, 1), (sequence,))
+                self.admission.admit(step, StepBudget(self._limits.max_step_tokens), (sequence,))
             if step.members:
                 step.is_alone, self._num_shared = True, 0
                 if self._queues.has_tenants and sequence.request.is_suspect:  # others were beside one that failed
@@ -324,7 +323,7 @@ class Scheduler:
             def is_enough(num_dealt: int, num_ended: int) -> bool:
                 return budget.is_enough(step.num_tokens + num_dealt, step.num_ended + num_ended)
 
-            granted = share_tokens(demands, room, max_prompts=budget.max_prompts, is_enough=is_enough)
+            granted = share_tokens(demands, room, is_enough)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
                 if self._queues.has_tenants:

@@ -32,11 +32,7 @@ class PromptDemand(NamedTuple):
 
 
 def share_tokens(
-    demands: Seq[PromptDemand],
-    num_tokens: int,
-    *,
-    max_prompts: int = 0,
-    is_enough: Callable[[int, int], bool] | None = None,
+    demands: Seq[PromptDemand], num_tokens: int, is_enough: Callable[[int, int], bool] | None = None
 ) -> list[int]:
     """Deal a pass's positions out to prompts.
 
@@ -44,22 +40,19 @@ def share_tokens(
     has no lower priority than another; the rest goes by turns, so that later prompts hardly delay earlier ones. What
     one share has left over, the other uses.
 
-    `demands` are in order of turns; at most `max_prompts` get any, 0: all. Turns end where `is_enough` says so of the
-    positions dealt out by then and the prompts that are through with them. Returns positions for each prompt: none
-    above its `num_tokens`, together as many as there are and are wanted.
+    `demands` are in order of turns, which end where `is_enough` says so of the positions dealt out by then and the
+    prompts that are through with them. Returns positions for each prompt: none above its `num_tokens`, together as many
+    as there are and are wanted.
     """
-    turns, urgent = list(range(len(demands))), min((each.priority for each in demands), default=0)
+    urgent = min((each.priority for each in demands), default=0)
     sooner = [
         index for index in overtaking([each.num_pending for each in demands]) if demands[index].priority == urgent
     ]
-    if 0 < max_prompts < len(demands):
-        turns = list(dict.fromkeys([0, *sooner, *turns]))[:max_prompts]
-        sooner = [index for index in sooner if index in turns]
     granted = [0] * len(demands)
     num_short = short_tokens(num_tokens) if sooner else 0
     num_left = num_tokens - num_short + _deal(demands, granted, sooner, num_short)
     num_ended = sum(granted[index] == demands[index].num_pending for index in sooner)
-    for index in sorted(turns):
+    for index in range(len(demands)):
         before, num_left = num_left, _deal(demands, granted, (index,), num_left)
         if num_left < before and granted[index] == demands[index].num_pending:
             num_ended += 1

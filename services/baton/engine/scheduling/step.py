@@ -275,8 +275,6 @@ class StepBudget(NamedTuple):
     """What a pass may hold."""
 
     max_tokens: int
-    max_prompts: int
-    """Prompts; 0: any number."""
     filled_tokens: int = 0
     """Positions that it holds if all prompts that there are fill it up; 0: it is filled up."""
     num_prompts: int = 0
@@ -290,8 +288,7 @@ class StepBudget(NamedTuple):
 
     def is_full(self, step: Step) -> bool:
         """Return whether a pass takes no part of another prompt."""
-        is_filled = step.num_tokens >= self.max_tokens or 0 < self.max_prompts <= step.num_prompts
-        return is_filled or self.is_enough(step.num_tokens, step.num_ended)
+        return step.num_tokens >= self.max_tokens or self.is_enough(step.num_tokens, step.num_ended)
 
     def is_enough(self, num_tokens: int, num_ended: int) -> bool:
         """Return whether a pass had better end with so many positions, the last ones of some prompts among them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -39,9 +38,7 @@ class EventWriter:
     def __enter__(self) -> EventWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Let go of what is held: it is written if an error event follows, and the client is still there."""
         held, self._held = self._held, None
         is_heard = isinstance(error, Exception) and not isinstance(error, ClientGoneError)

@@ -44,7 +44,8 @@ def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
         answer = parts[0] if len(parts) == 1 else {"anyOf": parts}
         if endpoint.body is not None:
             _mark_unserved(schemas[endpoint.body.__name__]["properties"], endpoint.unserved)
-        error = _error(errors.get(endpoint.errors, references[-2]))
+        error_schema = errors.get(endpoint.errors, references[-2])
+        error = {"description": _ERROR_DESCRIPTION, "content": {JSON: {"schema": error_schema}}}
         operation = _operation(endpoint, body_schemas, answer, error)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     document = {
@@ -77,10 +78,6 @@ def _mark_unserved(properties: dict[str, Any], unserved: Unserved) -> None:
                 "default": None,
                 "description": "Not served; these values ask for nothing.",
             }
-
-
-def _error(reference: Mapping[str, Any]) -> dict[str, Any]:
-    return {"description": _ERROR_DESCRIPTION, "content": {JSON: {"schema": reference}}}
 
 
 def _operation(

@@ -8,7 +8,6 @@ import contextvars
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TypeAlias
 
 import grpc
@@ -65,9 +64,7 @@ class NodeLinks:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         links, self._links = self._links, OrderedDict()
         for link in links.values():
             await link.close()

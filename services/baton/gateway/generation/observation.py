@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 
 from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
@@ -64,9 +63,7 @@ class GenerationObserver:
     def __enter__(self) -> GenerationObserver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Note the end, and count what was generated, finished or not."""
         if error is not None:
             self._entry.error = _in_words(error)

@@ -130,7 +130,9 @@ class Preparation:
         no node serves it.
         """
         model = await self.catalog.model(model_name)
-        token_ids = await self._threads.run(prompt, partial(_tokenize, prompt, model), model=model.name)
+        token_ids = await self._threads.run(
+            prompt, lambda: _tokens(prompt, _text(prompt, model), model), model=model.name
+        )
         return Tokenization(token_ids, model)
 
     async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
@@ -190,10 +192,6 @@ def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Iterator[Sequence[
         yield bare
         if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
             yield spaced
-
-
-def _tokenize(prompt: requests.Prompt, model: ServedModel) -> Sequence[int]:
-    return _tokens(prompt, _text(prompt, model), model)
 
 
 def _text(prompt: requests.Prompt, model: ServedModel) -> str:

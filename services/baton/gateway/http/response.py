@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Protocol
 
 from baton.gateway.http.messages import EVENT_STREAM, JSON, LAST_CHUNK, HttpRequest, chunk, head
@@ -151,9 +150,7 @@ class KeepAlive:
             self._schedule()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

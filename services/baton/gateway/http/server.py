@@ -10,7 +10,6 @@ import resource
 import socket
 import ssl
 import sys
-from types import TracebackType
 
 from baton.errors import ConfigurationError
 from baton.gateway.http.connection import Connections, ErrorBody, Handler, HttpConnection, HttpLimits
@@ -44,9 +43,7 @@ class HttpServer:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stop_accepting()
         for connection in self._connections.all():
             connection.abort()

@@ -18,7 +18,7 @@ from baton.capacity.snapshot import Link, NodeSnapshot, TermSpread, TierRates
 from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
 from baton.router.calibration import Calibration
-from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight
+from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight, cards_of
 from baton.router.in_flight import NO_RATES, PlacementLedger, RecentWork
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import Node, NodeDescription, NodeTable
@@ -37,6 +37,7 @@ class NodeKnowledge:
     prefill_calibration: Calibration[str]
     decode_calibration: Calibration[str]
     queue_calibration: Calibration[str]
+    card_calibration: Calibration[str]
     placed: PlacementLedger
     """Work that reports do not cover yet."""
     streams: StreamsInFlight
@@ -105,6 +106,15 @@ class NodeSnapshots:
                 for each in self._nodes.beside(node):
                     each.snapshot = None
 
+    def card_rates(self, sender_id: str, receiver_id: str) -> tuple[float, float]:
+        """Return the rates of the network cards of one that sends and one that receives, bytes/s; 0: not known."""
+        receiver, (sending, receiving) = self._nodes.get(receiver_id), cards_of(sender_id, receiver_id)
+        receive_rate, factor = (
+            receiver.receive_bytes_per_second if receiver else 0.0,
+            self._known.card_calibration.factor,
+        )
+        return self._nodes.send_bytes_per_second(sender_id) / factor(sending), receive_rate / factor(receiving)
+
     def device_share(self, node: Node) -> float:
         """Return by what other nodes that decode on a node's device slow it: they take turns."""
         return 1.0 + sum(each.load.num_decoding > 0 for each in self._nodes.beside(node))
@@ -138,6 +148,7 @@ class NodeSnapshots:
         node_id, profile = description.node_id, self._profile(node)
         recent = known.recent.get(node_id)
         rates = recent.rates() if recent else NO_RATES
+        send_rate, receive_rate = self.card_rates(node_id, node_id)
         node.queued_work = self._queued_work(node, profile)
         node.snapshot = NodeSnapshot(
             node_id=node_id,
@@ -158,8 +169,8 @@ class NodeSnapshots:
             arrival_seconds=rates.arrival_seconds,
             prompts_per_second=rates.prompts_per_second,
             prompt_share=rates.prompt_share,
-            send_bytes_per_second=self._nodes.send_bytes_per_second(node_id),
-            receive_bytes_per_second=node.receive_bytes_per_second,
+            send_bytes_per_second=send_rate,
+            receive_bytes_per_second=receive_rate,
             spread=TermSpread(
                 known.queue_calibration.spread(node_id),
                 known.prefill_calibration.spread(node_id),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Set
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from baton.capacity.kv_transfer import Stream
 MOVE_SECONDS = 0.01
 """How far streams may lag behind: they are all moved on at once."""
 
-MAX_SHARED = 16_384
-"""Streams remembered to have met others; the oldest go first."""
+MAX_HELD_UP = 16_384
+"""Streams that have ended and are remembered to have been held up; the oldest go first."""
 
 
 class StreamPath(NamedTuple):
@@ -28,15 +28,34 @@ class StreamPath(NamedTuple):
     receive_bytes_per_second: float = 0.0
     """Rate of the receiver's; 0: not known."""
 
+    @property
+    def link(self) -> tuple[str, str]:
+        """Return who sends to whom."""
+        return self.sender_id, self.receiver_id
+
     def rates(self) -> dict[str, float]:
         """Return the rates by resource, those that are known; a card's is the link's at least."""
         link = self.link_bytes_per_second
-        cards = {
-            f"{self.sender_id}>": self.send_bytes_per_second,
-            f">{self.receiver_id}": self.receive_bytes_per_second,
-        }
+        sending, receiving = cards_of(*self.link)
+        cards = {sending: self.send_bytes_per_second, receiving: self.receive_bytes_per_second}
         known = {card: max(rate, link) for card, rate in cards.items() if rate}
         return {f"{self.sender_id}>{self.receiver_id}": link, **known}
+
+
+def cards_of(sender_id: str, receiver_id: str) -> tuple[str, str]:
+    """Return what the card of a node that sends, and that of one that receives, are called."""
+    return f"{sender_id}>", f">{receiver_id}"
+
+
+class HeldUp(NamedTuple):
+    """What other links did to a stream, as far as the rates are right that were taken for it."""
+
+    card: str
+    """That carried them, too (`cards_of`)."""
+    bytes_per_second: float
+    """Taken for the card's rate."""
+    busy_seconds: float
+    """Time that the link needs for the stream beside them."""
 
 
 @dataclass(slots=True)
@@ -48,6 +67,10 @@ class _Flow:
     left_seconds: float
     """Of its computation."""
     num_sent_bytes: float = 0.0
+    busy_seconds: float = 0.0
+    """Of its link, with what was sent."""
+    card: str = ""
+    """That left its link less than that carries; empty: none did."""
 
     @property
     def num_computed_bytes(self) -> float:
@@ -59,15 +82,15 @@ class _Flow:
 class StreamsInFlight:
     """Streams by placement, moved on as their prompts are computed and as links and network cards carry them.
 
-    A node computes prompts one after the other, as far as its reports do not say otherwise; streams that have something
-    to carry share what they meet evenly. One ends when all of it is sent, or the request's outcome is known.
+    A node computes prompts one after the other, as far as its reports do not say otherwise. A link carries the earliest
+    stream that has something; links share cards evenly. One ends when all of it is sent, or its request has ended.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._moved_at_seconds = clock()
         self._flows: dict[str, _Flow] = {}
-        self._shared_ids: OrderedDict[str, None] = OrderedDict()
+        self._held_up: OrderedDict[str, HeldUp] = OrderedDict()
         self._of_node: dict[str, dict[str, _Flow]] = {}
         self._sent: dict[str, tuple[Stream, ...]] = {}
         """What each node sends, as it was worked out since streams were moved on or changed."""
@@ -79,7 +102,7 @@ class StreamsInFlight:
         flow = _Flow(path, path.rates(), num_bytes, compute_seconds, compute_seconds)
         self._flows[placement_id] = flow
         self._sent.pop(path.sender_id, None)
-        for node_id in (path.sender_id, path.receiver_id):
+        for node_id in path.link:
             self._of_node.setdefault(node_id, {})[placement_id] = flow
 
     def computing(self, placement_id: str, share: float) -> None:
@@ -90,17 +113,23 @@ class StreamsInFlight:
             flow.left_seconds = flow.compute_seconds * (1 - share)
             self._sent.pop(flow.path.sender_id, None)
 
-    def has_shared(self, placement_id: str) -> bool:
-        """Return whether a stream, which may have ended, met another one on its way."""
-        return placement_id in self._shared_ids
+    def held_up(self, placement_id: str) -> HeldUp | None:
+        """Return what held up a stream that has ended, once; None: nothing that is known."""
+        return self._held_up.pop(placement_id, None)
 
     def end(self, placement_id: str) -> None:
         """Drop a stream."""
         flow = self._flows.pop(placement_id, None)
-        if flow is not None:
-            self._sent.pop(flow.path.sender_id, None)
-            for node_id in (flow.path.sender_id, flow.path.receiver_id):
-                self._of_node[node_id].pop(placement_id, None)
+        if flow is None:
+            return
+        self._sent.pop(flow.path.sender_id, None)
+        for node_id in flow.path.link:
+            self._of_node[node_id].pop(placement_id, None)
+        if flow.card:
+            seconds = flow.busy_seconds * flow.num_bytes / flow.num_sent_bytes
+            self._held_up[placement_id] = HeldUp(flow.card, flow.rates[flow.card], seconds)
+            if len(self._held_up) > MAX_HELD_UP:
+                self._held_up.popitem(last=False)
 
     def forget(self, node_id: str) -> None:
         """Drop the streams from and to a node that is gone."""
@@ -174,35 +203,28 @@ class StreamsInFlight:
                 flow.left_seconds = left_seconds
 
     def _send(self, elapsed_seconds: float) -> None:
-        """Send an even part of each stream that has something, then what others have left over."""
-        ready = [(flow, flow.num_computed_bytes - flow.num_sent_bytes) for flow in self._flows.values()]
-        active = [each for each in ready if each[1] > 0]
-        room = {resource: rate * elapsed_seconds for flow, _ in active for resource, rate in flow.rates.items()}
+        """Send an even part of each link that has something, its earliest stream first, then what others left over."""
+        links = dict[tuple[str, str], list[_Flow]]()
+        for flow in self._flows.values():
+            if flow.num_computed_bytes > flow.num_sent_bytes:
+                links.setdefault(flow.path.link, []).append(flow)
+        room = {name: rate * elapsed_seconds for flows in links.values() for name, rate in flows[0].rates.items()}
         for turn in range(2):
-            users = dict.fromkeys(room, 0)
-            for flow, _ in active:
-                for resource in flow.rates:
-                    users[resource] += 1
-            if not turn:
-                self._note_shared({resource for resource, count in users.items() if count > 1})
-            parts = {resource: room[resource] / max(1, count) for resource, count in users.items()}
-            left = []
-            for flow, num_left in active:
-                sent = min(num_left, *[parts[resource] for resource in flow.rates])
-                flow.num_sent_bytes += sent
-                for resource in flow.rates:
-                    room[resource] -= sent
-                if sent < num_left:
-                    left.append((flow, num_left - sent))
-            if not left:
-                return
-            active = left
-
-    def _note_shared(self, resources: Set[str]) -> None:
-        if not resources:
-            return
-        for placement_id, flow in self._flows.items():
-            if not resources.isdisjoint(flow.rates):
-                self._shared_ids[placement_id] = None
-        while len(self._shared_ids) > MAX_SHARED:
-            self._shared_ids.popitem(last=False)
+            num_users = Counter([name for flows in links.values() for name in flows[0].rates])
+            parts = {name: room[name] / count for name, count in num_users.items()}
+            left = dict[tuple[str, str], list[_Flow]]()
+            for link, flows in links.items():
+                least = min(flows[0].rates, key=parts.__getitem__)
+                num_left = part = parts[least]
+                for flow in flows:
+                    sent = min(num_left, flow.num_computed_bytes - flow.num_sent_bytes)
+                    flow.num_sent_bytes += sent
+                    num_left -= sent
+                    if sent and not turn:
+                        flow.busy_seconds += elapsed_seconds * sent / part
+                        flow.card = least if num_users[least] > 1 else flow.card
+                for name in flows[0].rates:
+                    room[name] -= part - num_left
+                if num_left <= 0:
+                    left[link] = [flow for flow in flows if flow.num_computed_bytes > flow.num_sent_bytes]
+            links = left

@@ -15,10 +15,10 @@ import numpy as np
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, Failed
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, Delivery
 from baton.engine.runners.torch import load_torch_runner
+from baton.engine.scheduling.admission import SchedulerLimits
 from engine.microbench.host_time import tokens_of
 
 _TIMEOUT_SECONDS = 300.0

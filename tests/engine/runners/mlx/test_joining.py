@@ -11,11 +11,11 @@ import pytest
 
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed
-from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.request_registry import deliver
 from baton.engine.runners.base import Span
 from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.admission import SchedulerLimits
 from baton.kv.stream import KvFrame
 from checkpoints import checkpoint
 

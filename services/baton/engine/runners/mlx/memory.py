@@ -17,11 +17,6 @@ _LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
 """Bounds of the freed memory that MLX keeps for reuse; by default it may keep most of the machine's."""
 
 
-def freed_bytes(pool_bytes: int) -> int:
-    """Return how much freed memory to keep: as much as the pool has, for what a pass gathers is part of it."""
-    return min(max(pool_bytes, _LEAST_FREED_BYTES), _MOST_FREED_BYTES)
-
-
 def position_bytes(layout: KvLayout, *, is_quantized: bool) -> int:
     """Return what K and V of one position in all layers take in a node's memory, which is less than on the wire."""
     if not is_quantized:
@@ -84,7 +79,8 @@ def device_memory() -> DeviceMemory:
 
 def set_limits(pool_bytes: int, num_device_bytes: int) -> None:
     """Bound what MLX keeps, and have the GPU's memory wired, lest the system page the weights out between requests."""
-    mx.set_cache_limit(freed_bytes(pool_bytes))
+    # As much freed memory as the pool has: what a pass gathers is part of the pool.
+    mx.set_cache_limit(min(max(pool_bytes, _LEAST_FREED_BYTES), _MOST_FREED_BYTES))
     if num_device_bytes and mx.metal.is_available():
         mx.set_memory_limit(num_device_bytes)
         mx.set_wired_limit(num_device_bytes)

@@ -71,9 +71,11 @@ def state_document(states: Sequence[NodeState], instances: Iterable[Instance]) -
         "nodeIdentities": {node_id: _identity(node) for node_id, node in nodes.items()},
         "topology": {"nodes": list(nodes), "connections": _connections(states)},
         "nodeMemory": {
-            state.node.node_id: _memory(state.load.system)
+            state.node.node_id: {
+                name: {"inBytes": getattr(sample, field)} for name, field in _MEMORY.items() if sample.HasField(field)
+            }
             for state in states
-            if state.load.system.HasField("memory_byte_count")
+            if (sample := state.load.system).HasField("memory_byte_count")
         },
         "nodeSystem": {state.node.node_id: _system(state.load.system) for state in states},
     }
@@ -139,10 +141,6 @@ def _connections(states: Iterable[NodeState]) -> dict[str, dict[str, list[dict[s
             edge = {"bytesPerSecond": link.bytes_per_second, "roundTripSeconds": seconds_from_duration(link.round_trip)}
             connections.setdefault(link.from_node_id, {})[state.node.node_id] = [edge]
     return connections
-
-
-def _memory(sample: SystemSample) -> dict[str, dict[str, int]]:
-    return {name: {"inBytes": getattr(sample, field)} for name, field in _MEMORY.items() if sample.HasField(field)}
 
 
 def _system(sample: SystemSample) -> dict[str, float]:
@@ -216,13 +214,9 @@ def _preview(
         "error": candidate.infeasible_reason or None,
         "reference_request": reference._asdict(),
         "kv_bytes": candidate.kv_byte_count,
-        "estimate": _estimate(candidate.estimate),
+        # Every term, in seconds but for the count of tokens; zeros are terms too.
+        "estimate": {field.name: getattr(candidate.estimate, field.name) for field in CostEstimate.DESCRIPTOR.fields},
     }
-
-
-def _estimate(estimate: CostEstimate) -> dict[str, float]:
-    """Return every term, in seconds but for the count of tokens; zeros are terms too."""
-    return {field.name: getattr(estimate, field.name) for field in CostEstimate.DESCRIPTOR.fields}
 
 
 def count_in_query(query: Mapping[str, str], name: str) -> int | None:

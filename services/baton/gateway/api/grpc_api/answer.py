@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from baton.gateway.access.admission import RequestContext
@@ -64,8 +64,10 @@ class GrpcWriter:
                 _add(self._message(choice), parts, reader)
             reason = reader.end(result.reason)
         if result.prompt is not None and choice == 0:
-            for logprobs in _pieces(result.prompt.logprobs):  # up to 20 alternatives a token: seconds
-                self._waiting.append(await asyncio.to_thread(_judgement, logprobs, self._token_bytes))
+            entries = result.prompt.logprobs
+            for begin in range(0, len(entries), MAX_ENTRIES):  # up to 20 alternatives a token: seconds
+                piece = entries[begin : begin + MAX_ENTRIES]
+                self._waiting.append(await asyncio.to_thread(_judgement, piece, self._token_bytes))
         self._waiting.append(GenerateResponse(choice_index=choice, finished=_end(result, reason, asked)))
         self._has_news.set()
 
@@ -127,11 +129,6 @@ def _judgement(logprobs: Sequence[generation_pb2.TokenLogprob], token_bytes: Tok
     message = GenerateResponse(prompt_logprobs=logprobs)
     _tell(message.prompt_logprobs, token_bytes)
     return message
-
-
-def _pieces(logprobs: Sequence[generation_pb2.TokenLogprob]) -> Iterator[Sequence[generation_pb2.TokenLogprob]]:
-    for begin in range(0, len(logprobs), MAX_ENTRIES):
-        yield logprobs[begin : begin + MAX_ENTRIES]
 
 
 def _end(result: GenerationResult, reason: AnswerEnd, asked: RequestContext) -> GenerationEnd:

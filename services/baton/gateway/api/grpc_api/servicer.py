@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -184,7 +184,7 @@ class GenerationServicer(GenerationServiceServicer):
     @contextmanager
     def _watch(self, rpc: str, context: Context) -> Iterator[RequestContext]:
         """Name the caller, and tell logs and metrics what becomes of its call."""
-        metadata = _metadata(context)
+        metadata = strings_of(context.invocation_metadata())
         asked = RequestContext(route=f"{SERVICE_NAME}/{rpc}", status=grpc.StatusCode.CANCELLED.name)
         with self._access.log.watch(asked):
             try:
@@ -242,10 +242,6 @@ def _model(row: ListedModel) -> wire.Model:
 def _check_size(response: wire.TokenizeResponse | wire.DetokenizeResponse, field: str, advice: str) -> None:
     if response.ByteSize() > _MAX_BYTES:
         raise InvalidFieldError(field, f"the answer is larger than the {_MAX_BYTES} bytes that clients take; {advice}")
-
-
-def _metadata(context: Context) -> Mapping[str, str]:
-    return strings_of(context.invocation_metadata())
 
 
 SHOWN_KEY: ContextVar[ApiKey] = ContextVar("baton_shown_key")

@@ -79,7 +79,8 @@ def _most_probable(logits: mx.array) -> mx.array:
     """Return the smallest id among the highest of each row: [num_rows], int32."""
     if logits.shape[0] == 0:
         return mx.zeros(0, mx.int32)
-    return _checked(mx.argmax(logits, axis=-1).astype(mx.int32), logits)
+    best = mx.argmax(logits, axis=-1).astype(mx.int32)
+    return mx.where(mx.isfinite(mx.max(logits, axis=-1)), best, NOT_FINITE)
 
 
 def _drawn(logits: mx.array, draws: Draws) -> mx.array:
@@ -97,7 +98,3 @@ def _drawn(logits: mx.array, draws: Draws) -> mx.array:
         last = wide.shape[-1] - 1 - mx.argmax((weights > 0)[:, ::-1], axis=-1)
         drawn = mx.minimum(num_below, last).astype(mx.int32)
         return mx.where(is_greedy | (best == NOT_FINITE), best, drawn)
-
-
-def _checked(tokens: mx.array, logits: mx.array) -> mx.array:
-    return mx.where(mx.isfinite(mx.max(logits, axis=-1)), tokens, NOT_FINITE)
