@@ -109,13 +109,14 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("num_busy", "num_made"), [(2, 3), (100, 7)])
 def test_a_probe_beside_kv_is_made_again(monkeypatch: pytest.MonkeyPatch, num_busy: int, num_made: int) -> None:
-    """It tells too little of the link; where KV never stops coming, seven times."""
-    probed = list[str]()
-    peer_set = peers.PeerSet(1, lambda link: probed.append(link.from_node_id))
+    """It tells too little of the link; where KV never stops coming, seven times. The best is told."""
+    probed, told = list[float](), list[float]()
+    peer_set = peers.PeerSet(1, lambda link: told.append(link.bytes_per_second))
 
     async def measure(_stub: KvStub, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
         peer_set._meters["other"].num_bytes += len(probed) < num_busy
-        return node_pb2.LinkMeasurement(from_node_id=node_id)
+        probed.append((2.0, 1.0, 3.0)[len(probed) % 3])
+        return node_pb2.LinkMeasurement(from_node_id=node_id, bytes_per_second=probed[-1])
 
     monkeypatch.setattr(peers, "measure_link", measure)
     monkeypatch.setattr(peers, "_PROBE_PAUSE_SECONDS", 0.001)
@@ -130,7 +131,7 @@ def test_a_probe_beside_kv_is_made_again(monkeypatch: pytest.MonkeyPatch, num_bu
 
     asyncio.run(asyncio.wait_for(run(), 20))
 
-    assert probed == ["p"] * num_made
+    assert (len(probed), told) == (num_made, [2.0, 3.0])
 
 
 def test_channels_are_opened_again_with_a_renewed_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,7 @@ def test_a_transfer_that_another_link_held_up_teaches_what_the_card_carries(
     assert mac is not None
     state.measure_link(mac, LinkMeasurement("dgx", 1.25e9, 0.001))
     before = state._snapshots.card_rates("dgx", "mac")[0]
-    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72))
+    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72, is_bound=True))
 
     settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
 
@@ -324,6 +324,49 @@ def test_a_transfer_behind_others_of_its_link_teaches_of_the_link(transfer_secon
     settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
 
     assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == pytest.approx(1.25e9 * factor, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("transfer_seconds", "is_pulled", "is_bound", "card", "link"),
+    [
+        (4.0, False, False, (1.72 / 4.0) ** 0.2, 1.0),
+        (0.4, False, False, 1.0, (0.859 / 0.4) ** 0.2),
+        (4.0, True, True, (1.72 / 4.0) ** 0.2, 1.0),
+    ],
+)
+def test_what_held_up_a_stream_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, transfer_seconds: float, is_pulled: bool, is_bound: bool, card: float, link: float
+) -> None:
+    """A card that carries less than it was taken for; a link that carries more; pulls have no computation to hide."""
+    state = pair_state()
+    mac = state.nodes.get("mac")
+    assert mac is not None
+    state.measure_link(mac, LinkMeasurement("dgx", 1.25e9, 0.001))
+    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72, is_bound))
+    pull = {"pull_node_id": "dgx", "exposed_seconds": 0.0} if is_pulled else {"exposed_seconds": transfer_seconds}
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, **pull))
+
+    assert state._snapshots.card_rates("dgx", "mac")[0] == pytest.approx(1.25e9 * card, rel=1e-3)
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == pytest.approx(1.25e9 * link, rel=1e-3)
+
+
+def test_a_node_that_connects_again_keeps_its_links_and_one_that_starts_again_none() -> None:
+    """It tells them again; what was learnt of them and of its card stays as well, or goes."""
+    state = pair_state()
+    for node_id, is_kept in (("mac", True), ("mac", False)):
+        mac = state.nodes.get(node_id)
+        assert mac is not None
+        state.measure_link(mac, LinkMeasurement("dgx", 1e8, 0.001))
+        for calibration, key in ((state.link_calibration, ("dgx", "mac")), (state.card_calibration, ">mac")):
+            calibration.add(key, 1.0, 4.0)
+        if not is_kept:
+            state.remove(mac)
+        again = state.register(MAC if is_kept else replace(MAC, epoch=MAC.epoch + 1))
+        state.measure_link(again, LinkMeasurement("dgx", 1e8, 0.001))
+
+        assert state.link_calibration.has_learnt(("dgx", "mac")) == is_kept
+        assert state.card_calibration.has_learnt(">mac") == is_kept
 
 
 def test_a_link_that_is_measured_anew_forgets_what_was_learnt() -> None:

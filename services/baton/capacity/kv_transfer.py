@@ -369,11 +369,12 @@ def least_rate(
     `resources`: rate of each, 0 if it is not known, and what other links carry over it; one rate is known. The others:
     as for `slowdown`.
     """
-    return min(
-        rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, beside, ahead)
-        for rate, beside in resources
-        if rate
-    )
+    least, num_ahead = math.inf, sum(stream.num_ready_bytes + stream.num_later_bytes for stream in ahead)
+    for rate, beside in resources:
+        # One that leaves more even if all of each other link were met is passed over.
+        if rate and rate < least * (1 + len(beside)) * (1 + num_ahead / max(1.0, num_bytes)):
+            least = min(least, rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, beside, ahead))
+    return least
 
 
 def _computed_bytes(stream: Stream, seconds: float) -> float:

@@ -60,6 +60,7 @@ class PeerSet:
         self._probe_bytes, self._report_link = probe_bytes, report_link
         self._linger_seconds = linger_seconds
         self._peers: dict[str, router_service_pb2.Peer] = {}
+        self._best: dict[str, node_pb2.LinkMeasurement] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._fast: dict[str, FastChannel] = {}
         self._meters = defaultdict[str, LinkMeter](LinkMeter)
@@ -130,6 +131,7 @@ class PeerSet:
         for node_id in gone:
             del self._peers[node_id]
             self._meters.pop(node_id, None)
+            self._best.pop(node_id, None)
         return [(self._channels.pop(node_id), self._fast.pop(node_id, None)) for node_id in gone]
 
     def _open_appeared(self, peers: Peers) -> list[router_service_pb2.Peer]:
@@ -185,7 +187,11 @@ class PeerSet:
         is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
         before = sum(meter.num_bytes for meter in self._meters.values())
         try:
-            self._report_link(await self._measure(peer.node_id, is_neighbour=is_neighbour))
+            link = await self._measure(peer.node_id, is_neighbour=is_neighbour)
+            best = self._best.setdefault(peer.node_id, link)
+            if best is link or best.bytes_per_second < link.bytes_per_second:
+                self._best[peer.node_id] = link
+                self._report_link(link)
             return is_last or before == sum(meter.num_bytes for meter in self._meters.values())
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)

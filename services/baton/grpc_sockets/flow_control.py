@@ -77,7 +77,7 @@ class PeerWindows:
 GIVE_WAY_SECONDS = 0.015
 """For which a later stream waits at least while an earlier one's window is shut, and for three times as long as the
 window took to open before. Where it takes longer, since what has come is not taken, the later one uses what is left."""
-MAX_GIVE_WAY_SECONDS = 0.25
+MAX_GIVE_WAY_SECONDS = 0.1
 """For which it waits at most."""
 TURN_BYTES = 256 << 10
 """That a later stream sends at once, where the earlier one has just nothing to send."""
@@ -161,7 +161,8 @@ class SendWindows(PeerWindows):
         opened_at, took = self._opened.get(earlier, (0.0, 0.0))
         give_way = min(max(GIVE_WAY_SECONDS, 3 * took), MAX_GIVE_WAY_SECONDS)
         goes_on = self._streams[earlier] > 0 or now - opened_at < give_way
-        return earlier < stream_id and goes_on and now - self._sending[stream_id] < PATIENCE_SECONDS
+        patience = PATIENCE_SECONDS / (1 if give_way == GIVE_WAY_SECONDS else 4)  # who takes may be slow, not the link
+        return earlier < stream_id and goes_on and now - self._sending[stream_id] < patience
 
     def add(self, stream_id: int, num_bytes: int) -> None:
         """Take note of a WINDOW_UPDATE; as `PeerWindows.add`."""

@@ -251,6 +251,8 @@ class NodeTable:
         now = self._clock()
         self._hear(description, now)
         node = Node(description, reported_at_seconds=now, progressed_at_seconds=now)
+        if known and known.description.epoch == description.epoch:  # it has connected again
+            node.links, node.receive_bytes_per_second = known.links, known.receive_bytes_per_second
         self._nodes[description.node_id] = node
         self._by_model.clear()
         self._by_device.clear()

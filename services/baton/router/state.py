@@ -14,7 +14,7 @@ from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, Link, Placem
 from baton.kv.hashing import Adapter
 from baton.router.calibration import Calibration, Comparison, ObservedDemand, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
-from baton.router.cluster.streams import StreamPath, StreamsInFlight
+from baton.router.cluster.streams import StreamPath, StreamsInFlight, cards_of
 from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import MAX_ENTRIES, PlacedRequest, PlacedWork, PlacementLedger, RecentWork
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome
@@ -296,33 +296,37 @@ class RouterState:
         if sender_id == outcome.decode_node_id or is_repaired or sender is None or receiver is None:
             return
         pair = (sender_id, outcome.decode_node_id)
-        candidate, factor = placed.candidate, placed.link_factor
+        candidate = placed.candidate
         is_expected = sender_id in (candidate.pull_node_id, candidate.prefill_node_id)
         if candidate.estimate is None or not candidate.kv_bytes or not is_expected:
             return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill
         measured = outcome.pull_seconds if is_only_pulled else outcome.transfer_seconds
-        estimated = candidate.estimate.transfer_seconds * outcome.kv_bytes / candidate.kv_bytes
-        was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
+        share = outcome.kv_bytes / candidate.kv_bytes
+        was_hidden = not outcome.pull_node_id and outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
         link = self.link(sender, receiver)
         beyond_seconds = outcome.transfer_seconds - outcome.kv_bytes / link.bytes_per_second
-        if held_up and not is_only_pulled and (not was_hidden or measured < held_up.busy_seconds):
+        is_faster = held_up is not None and measured < share * held_up.busy_seconds
+        if is_only_pulled:
+            estimated = share * candidate.estimate.transfer_seconds / placed.link_factor
+            if measured < estimated or not held_up:
+                self.link_calibration.add(pair, measured, estimated)
+        elif held_up and held_up.card and (held_up.is_bound if is_faster else not was_hidden):
             usual = self._snapshots.card_rates(*pair)[held_up.card.startswith(">")]
             usual *= self.card_calibration.factor(held_up.card)
-            estimated = held_up.busy_seconds * outcome.kv_bytes / candidate.kv_bytes
-            self.card_calibration.add(held_up.card, measured, estimated * held_up.bytes_per_second / usual)
+            if usual:
+                estimated = share * held_up.busy_seconds * held_up.bytes_per_second / usual
+                self.card_calibration.add(held_up.card, measured, estimated)
             self._snapshots.changed(*pair)
-        elif was_hidden and not outcome.pull_node_id and beyond_seconds > 0:
+        elif was_hidden and beyond_seconds > 0:
             if outcome.kv_frames and not held_up:
                 usual_seconds = frame_seconds(link.round_trip_seconds)
                 self.frame_calibration.add(pair, beyond_seconds / outcome.kv_frames, usual_seconds)
-        else:
-            if not is_only_pulled:  # as if no other stream were there
-                usual = link.bytes_per_second * self.link_calibration.factor(pair)
-                packing = candidate.wire.pack_seconds if candidate.wire else 0.0
-                estimated, factor = max(outcome.kv_bytes / usual, packing), 1.0
-            self.link_calibration.add(pair, measured, estimated / factor)
+        elif is_faster or not held_up:  # as if no other stream were there
+            usual = link.bytes_per_second * self.link_calibration.factor(pair)
+            packing = share * candidate.wire.pack_seconds if candidate.wire else 0.0
+            self.link_calibration.add(pair, measured, max(outcome.kv_bytes / usual, packing))
         self._links.forget(pair)
 
     def _forget_work(self, node_id: str) -> None:
@@ -336,6 +340,7 @@ class RouterState:
         self.prefill_calibration.forget(lambda key: key == node_id)
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
+        self.card_calibration.forget(lambda card: card in cards_of(node_id, node_id))
         self.frame_calibration.forget(lambda pair: node_id in pair)
 
 

@@ -70,23 +70,46 @@ def test_links_share_a_card_and_it_is_known_what_that_did() -> None:
 
     assert left == []
     held_up = [streams.held_up(name) for name in ("p", "q", "other")]
-    assert held_up == [("dgx>", 1e9, pytest.approx(seconds)) for seconds in (1.0, 1.0, 2.5)]
+    assert held_up == [("dgx>", 1e9, pytest.approx(seconds), True) for seconds in (1.0, 1.0, 2.5)]
     assert streams.held_up("p") is None
 
 
 def test_a_stream_that_others_do_not_slow_is_not_held_up() -> None:
-    """Alone; after an earlier one of its link; beside another link on a card that carries both."""
+    """Alone; after an earlier one of its link; where its computation leaves the other links what they can send."""
     clock = Clock()
     streams = StreamsInFlight(clock)
     path = PATH._replace(send_bytes_per_second=2e9)
     streams.add("alone", path, 1_000_000, compute_seconds=0.0)
     clock.seconds += 1.0
-    for name, receiver_id in (("p", "mac"), ("q", "mac"), ("other", "mini")):
-        streams.add(name, path._replace(receiver_id=receiver_id), 1_000_000, compute_seconds=0.0)
-    clock.seconds += 1.0
+    for name in "pq":
+        streams.add(name, path, 100_000_000, compute_seconds=0.0)
+    clock.seconds += 0.2  # to the last byte
+    assert streams.of_node("dgx") == ((), ())
+    path = PATH._replace(receive_bytes_per_second=2e9)
+    streams.add("slow", path, 100_000_000, compute_seconds=1.0)
+    streams.add("spark", path._replace(sender_id="spark"), 100_000_000, compute_seconds=2.0)
+    for _ in range(31):
+        clock.seconds += 0.1
+        streams.of_node("dgx")
 
     assert streams.of_node("dgx") == ((), ())
-    assert [streams.held_up(name) for name in ("alone", "p", "q", "other")] == [None] * 4
+    assert [streams.held_up(name) for name in ("alone", "p", "q")] == [None] * 3
+    assert streams.held_up("slow") == ("", 0.0, pytest.approx(0.1), False)
+
+
+def test_a_stream_beside_others_on_a_wide_card_is_not_bound_by_that() -> None:
+    """Were it slower than its link, the card would be less wide than it is taken for."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    path = PATH._replace(send_bytes_per_second=2e9)
+    for receiver_id in ("mac", "mini"):
+        streams.add(receiver_id, path._replace(receiver_id=receiver_id), 500_000_000, compute_seconds=0.0)
+    clock.seconds += 0.2
+    streams.of_node("dgx")
+    clock.seconds += 0.4
+    streams.end("mac")
+
+    assert streams.held_up("mac") == ("dgx>", 2e9, pytest.approx(0.5), False)
 
 
 def test_a_card_that_was_measured_slow_does_not_hold_up_what_its_link_carries() -> None:

@@ -48,14 +48,16 @@ def cards_of(sender_id: str, receiver_id: str) -> tuple[str, str]:
 
 
 class HeldUp(NamedTuple):
-    """What other links did to a stream, as far as the rates are right that were taken for it."""
+    """What other links did to a stream that met them, as far as the rates are right that were taken for it."""
 
     card: str
-    """That carried them, too (`cards_of`)."""
+    """That carried them, too, while it could have sent more (`cards_of`); empty: none did."""
     bytes_per_second: float
     """Taken for the card's rate."""
     busy_seconds: float
     """Time that the link needs for the stream beside them."""
+    is_bound: bool
+    """Whether the card left the link less than that carries."""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,11 @@ class _Flow:
     busy_seconds: float = 0.0
     """Of its link, with what was sent."""
     card: str = ""
-    """That left its link less than that carries; empty: none did."""
+    """That carried other links' streams, too, while it could have sent more; empty: none did."""
+    has_met: bool = False
+    """Whether one carried other links' streams at all."""
+    is_bound: bool = False
+    """Whether that left its link less than that carries."""
 
     @property
     def num_computed_bytes(self) -> float:
@@ -119,15 +125,16 @@ class StreamsInFlight:
 
     def end(self, placement_id: str) -> None:
         """Drop a stream."""
+        self._move()
         flow = self._flows.pop(placement_id, None)
         if flow is None:
             return
         self._sent.pop(flow.path.sender_id, None)
         for node_id in flow.path.link:
             self._of_node[node_id].pop(placement_id, None)
-        if flow.card:
+        if flow.has_met:
             seconds = flow.busy_seconds * flow.num_bytes / flow.num_sent_bytes
-            self._held_up[placement_id] = HeldUp(flow.card, flow.rates[flow.card], seconds)
+            self._held_up[placement_id] = HeldUp(flow.card, flow.rates.get(flow.card, 0.0), seconds, flow.is_bound)
             if len(self._held_up) > MAX_HELD_UP:
                 self._held_up.popitem(last=False)
 
@@ -214,17 +221,26 @@ class StreamsInFlight:
             parts = {name: room[name] / count for name, count in num_users.items()}
             left = dict[tuple[str, str], list[_Flow]]()
             for link, flows in links.items():
-                least = min(flows[0].rates, key=parts.__getitem__)
-                num_left = part = parts[least]
+                num_left = part = min(map(parts.__getitem__, flows[0].rates))
+                cards = [name for name in flows[0].rates if num_users[name] > 1]
+                card = min(cards, key=parts.__getitem__, default="")
+                is_full = sum(flow.num_computed_bytes - flow.num_sent_bytes for flow in flows) > part
                 for flow in flows:
                     sent = min(num_left, flow.num_computed_bytes - flow.num_sent_bytes)
                     flow.num_sent_bytes += sent
                     num_left -= sent
-                    if sent and not turn:
-                        flow.busy_seconds += elapsed_seconds * sent / part
-                        flow.card = least if num_users[least] > 1 else flow.card
+                    if sent and not turn:  # others leave the rest of their parts to who could send more
+                        flow.busy_seconds += (
+                            elapsed_seconds * sent / part if is_full else sent / flow.path.link_bytes_per_second
+                        )
+                        flow.has_met |= bool(card)
+                        if is_full and card:
+                            flow.card, flow.is_bound = (
+                                card,
+                                flow.is_bound or part < elapsed_seconds * flow.path.link_bytes_per_second,
+                            )
                 for name in flows[0].rates:
                     room[name] -= part - num_left
-                if num_left <= 0:
+                if is_full:
                     left[link] = [flow for flow in flows if flow.num_computed_bytes > flow.num_sent_bytes]
             links = left
