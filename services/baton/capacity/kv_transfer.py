@@ -314,6 +314,14 @@ class Stream(NamedTuple):
     receiver_id: str
 
 
+def parted(streams: Iterable[Stream], node_id: str) -> tuple[list[Stream], list[Stream]]:
+    """Part the streams of one node into those from or to another node, and those of other links."""
+    on_link, others = list[Stream](), list[Stream]()
+    for stream in streams:
+        (on_link if node_id in (stream.sender_id, stream.receiver_id) else others).append(stream)
+    return on_link, others
+
+
 def slowdown(
     num_bytes: float,
     bytes_per_second: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from baton.capacity import cost
-from baton.capacity.kv_transfer import group_sizes, slowdown
+from baton.capacity.kv_transfer import group_sizes, parted, slowdown
 from baton.capacity.snapshot import (
     DRAINING,
     ClusterSnapshot,
@@ -128,9 +128,9 @@ def _pull(
     if link.mismatch or link.has_unlike_caches:  # a pull names no format
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
-    ahead = [stream for stream in source.sending if stream.receiver_id == decoder.node_id]
-    beside = [each for each in (*source.sending, *decoder.receiving) if each[4:] != (source.node_id, decoder.node_id)]
-    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, beside, ahead)
+    ahead, sent = parted(source.sending, decoder.node_id)
+    _, received = parted(decoder.receiving, source.node_id)
+    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, sent + received, ahead)
     transfer = num_bytes / link.bytes_per_second * shared
     stream, group = _best_stream(source, end - begin, transfer)
     return Pull(

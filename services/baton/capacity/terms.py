@@ -302,8 +302,7 @@ def landing_terms(request: PlacementRequest, decode: DecodeTerms, prefill: Prefi
     reading = reading_seconds(prefill.node, there.num_tokens - here.num_tokens)
     num_bytes = num_sent * decode.node.shape.kv_bytes_per_token + decode.node.shape.state_bytes
     window = StreamWindow(num_bytes, queue + restoring, reading + prefill.prefill_seconds)
-    landed = landing_seconds(prefill.node, decode.node, window)
-    return LandingTerms(restoring, reading, num_sent, window, landed)
+    return LandingTerms(restoring, reading, num_sent, window, landing_seconds(prefill.node, decode.node, window))
 
 
 def stream_terms(
@@ -368,9 +367,8 @@ def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window:
     if not (sending or receiving):
         return LinkRates(rate, rate)
     send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
-    ahead = [stream for stream in sending if stream.receiver_id == receiver.node_id]
-    beside = [stream for stream in sending if stream.receiver_id != receiver.node_id]
-    others = [stream for stream in receiving if stream.sender_id != sender.node_id]
+    ahead, beside = kv_transfer.parted(sending, receiver.node_id)
+    _, others = kv_transfer.parted(receiving, sender.node_id)
     resources: tuple[tuple[float, list[kv_transfer.Stream]], ...] = (
         (rate, []),
         (max(send_rate, rate) if beside and send_rate else 0.0, beside),
@@ -394,7 +392,6 @@ def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: Stream
     if not rate:
         return 0.0
     waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    ahead = [stream for stream in receiver.receiving if stream.sender_id == sender.node_id]
-    beside = [stream for stream in receiver.receiving if stream.sender_id != sender.node_id]
+    ahead, beside = kv_transfer.parted(receiver.receiving, sender.node_id)
     shared = kv_transfer.slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
     return waiting_seconds + window.num_bytes / rate * shared

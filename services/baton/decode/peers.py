@@ -60,7 +60,6 @@ class PeerSet:
         self._probe_bytes, self._report_link = probe_bytes, report_link
         self._linger_seconds = linger_seconds
         self._peers: dict[str, router_service_pb2.Peer] = {}
-        self._best: dict[str, node_pb2.LinkMeasurement] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._fast: dict[str, FastChannel] = {}
         self._meters = defaultdict[str, LinkMeter](LinkMeter)
@@ -131,7 +130,6 @@ class PeerSet:
         for node_id in gone:
             del self._peers[node_id]
             self._meters.pop(node_id, None)
-            self._best.pop(node_id, None)
         return [(self._channels.pop(node_id), self._fast.pop(node_id, None)) for node_id in gone]
 
     def _open_appeared(self, peers: Peers) -> list[router_service_pb2.Peer]:
@@ -172,32 +170,32 @@ class PeerSet:
             await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:
-        """Measure the link from a node, as long as it is there, until that succeeds.
-
-        Beside KV it tells too little, but more than nothing: it is made again after a growing pause, some times.
-        """
-        pause_seconds = _PROBE_PAUSE_SECONDS
-        while self._peers.get(peer.node_id) is peer and not await self._is_probed(
-            peer, is_last=pause_seconds >= _LONGEST_PROBE_PAUSE_SECONDS
-        ):
+        """Measure the link from a node while it is there, again after a growing pause if that fails or KV has come."""
+        best, pause_seconds = -1.0, _PROBE_PAUSE_SECONDS
+        while self._peers.get(peer.node_id) is peer:
+            before = self._num_received_bytes()
+            link = await self._probed(peer)
+            if link is not None:
+                if link.bytes_per_second > best:
+                    best = link.bytes_per_second
+                    self._report_link(link)
+                if before == self._num_received_bytes() or pause_seconds >= _LONGEST_PROBE_PAUSE_SECONDS:
+                    return
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PROBE_PAUSE_SECONDS)
 
-    async def _is_probed(self, peer: router_service_pb2.Peer, *, is_last: bool) -> bool:
+    def _num_received_bytes(self) -> int:
+        return sum(meter.num_bytes for meter in self._meters.values())
+
+    async def _probed(self, peer: router_service_pb2.Peer) -> node_pb2.LinkMeasurement | None:
         is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
-        before = sum(meter.num_bytes for meter in self._meters.values())
         try:
-            link = await self._measure(peer.node_id, is_neighbour=is_neighbour)
-            best = self._best.setdefault(peer.node_id, link)
-            if best is link or best.bytes_per_second < link.bytes_per_second:
-                self._best[peer.node_id] = link
-                self._report_link(link)
-            return is_last or before == sum(meter.num_bytes for meter in self._meters.values())
+            return await self._measure(peer.node_id, is_neighbour=is_neighbour)
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node
             log.exception("link_probe_failed peer=%s", peer.node_id)
-        return False
+        return None
 
     async def _measure(self, node_id: str, *, is_neighbour: bool) -> node_pb2.LinkMeasurement:
         """Measure a link by the way that KV will come, and open it: gRPC's library may carry half of what it does."""

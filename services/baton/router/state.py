@@ -313,8 +313,7 @@ class RouterState:
             if measured < estimated or not held_up:
                 self.link_calibration.add(pair, measured, estimated)
         elif held_up and held_up.card and (held_up.is_bound if is_faster else not was_hidden):
-            usual = self._snapshots.card_rates(*pair)[held_up.card.startswith(">")]
-            usual *= self.card_calibration.factor(held_up.card)
+            usual = self.nodes.card_rates(*pair)[cards_of(*pair).index(held_up.card)]
             if usual:
                 estimated = share * held_up.busy_seconds * held_up.bytes_per_second / usual
                 self.card_calibration.add(held_up.card, measured, estimated)
@@ -336,12 +335,11 @@ class RouterState:
 
     def _forget_learnt(self, node_id: str) -> None:
         self._forget_work(node_id)
-        self.queue_calibration.forget(lambda key: key == node_id)
-        self.prefill_calibration.forget(lambda key: key == node_id)
-        self.decode_calibration.forget(lambda key: key == node_id)
-        self.link_calibration.forget(lambda pair: node_id in pair)
+        for of_node in (self.queue_calibration, self.prefill_calibration, self.decode_calibration):
+            of_node.forget(node_id.__eq__)
+        for of_link in (self.link_calibration, self.frame_calibration):
+            of_link.forget(lambda pair: node_id in pair)
         self.card_calibration.forget(lambda card: card in cards_of(node_id, node_id))
-        self.frame_calibration.forget(lambda pair: node_id in pair)
 
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:

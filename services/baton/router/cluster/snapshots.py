@@ -108,12 +108,9 @@ class NodeSnapshots:
 
     def card_rates(self, sender_id: str, receiver_id: str) -> tuple[float, float]:
         """Return the rates of the network cards of one that sends and one that receives, bytes/s; 0: not known."""
-        receiver, (sending, receiving) = self._nodes.get(receiver_id), cards_of(sender_id, receiver_id)
-        receive_rate, factor = (
-            receiver.receive_bytes_per_second if receiver else 0.0,
-            self._known.card_calibration.factor,
-        )
-        return self._nodes.send_bytes_per_second(sender_id) / factor(sending), receive_rate / factor(receiving)
+        rates = self._nodes.card_rates(sender_id, receiver_id)
+        sending, receiving = map(self._known.card_calibration.factor, cards_of(sender_id, receiver_id))
+        return rates[0] / sending, rates[1] / receiving
 
     def device_share(self, node: Node) -> float:
         """Return by what other nodes that decode on a node's device slow it: they take turns."""

@@ -36,9 +36,8 @@ class StreamPath(NamedTuple):
     def rates(self) -> dict[str, float]:
         """Return the rates by resource, those that are known; a card's is the link's at least."""
         link = self.link_bytes_per_second
-        sending, receiving = cards_of(*self.link)
-        cards = {sending: self.send_bytes_per_second, receiving: self.receive_bytes_per_second}
-        known = {card: max(rate, link) for card, rate in cards.items() if rate}
+        cards = zip(cards_of(*self.link), (self.send_bytes_per_second, self.receive_bytes_per_second), strict=True)
+        known = {card: max(rate, link) for card, rate in cards if rate}
         return {f"{self.sender_id}>{self.receiver_id}": link, **known}
 
 
@@ -71,18 +70,25 @@ class _Flow:
     num_sent_bytes: float = 0.0
     busy_seconds: float = 0.0
     """Of its link, with what was sent."""
-    card: str = ""
-    """That carried other links' streams, too, while it could have sent more; empty: none did."""
-    has_met: bool = False
-    """Whether one carried other links' streams at all."""
+    card: str | None = None
+    """As `HeldUp` has it; None: it met no other link's stream."""
     is_bound: bool = False
-    """Whether that left its link less than that carries."""
 
     @property
     def num_computed_bytes(self) -> float:
         if self.left_seconds <= 0:
             return self.num_bytes
         return self.num_bytes * (1 - self.left_seconds / self.compute_seconds)
+
+    @property
+    def num_ready_bytes(self) -> float:
+        return self.num_computed_bytes - self.num_sent_bytes
+
+    def note(self, busy_seconds: float, card: str | None, *, is_bound: bool) -> None:
+        """Note for how long the link was busy with it, and beside what; as the fields are."""
+        self.busy_seconds += busy_seconds
+        self.card = card or (self.card if card is None else self.card or "")
+        self.is_bound |= is_bound
 
 
 class StreamsInFlight:
@@ -132,7 +138,7 @@ class StreamsInFlight:
         self._sent.pop(flow.path.sender_id, None)
         for node_id in flow.path.link:
             self._of_node[node_id].pop(placement_id, None)
-        if flow.has_met:
+        if flow.card is not None:
             seconds = flow.busy_seconds * flow.num_bytes / flow.num_sent_bytes
             self._held_up[placement_id] = HeldUp(flow.card, flow.rates.get(flow.card, 0.0), seconds, flow.is_bound)
             if len(self._held_up) > MAX_HELD_UP:
@@ -168,10 +174,9 @@ class StreamsInFlight:
         for flow in flows:
             begin_seconds, computed_seconds = computed_seconds, computed_seconds + flow.left_seconds
             num_computed = flow.num_computed_bytes
-            num_ready = max(0.0, num_computed - flow.num_sent_bytes)
             streams.append(
                 Stream(
-                    num_ready,
+                    max(0.0, num_computed - flow.num_sent_bytes),
                     flow.num_bytes - num_computed,
                     begin_seconds,
                     computed_seconds,
@@ -213,7 +218,7 @@ class StreamsInFlight:
         """Send an even part of each link that has something, its earliest stream first, then what others left over."""
         links = dict[tuple[str, str], list[_Flow]]()
         for flow in self._flows.values():
-            if flow.num_computed_bytes > flow.num_sent_bytes:
+            if flow.num_ready_bytes > 0:
                 links.setdefault(flow.path.link, []).append(flow)
         room = {name: rate * elapsed_seconds for flows in links.values() for name, rate in flows[0].rates.items()}
         for turn in range(2):
@@ -221,26 +226,20 @@ class StreamsInFlight:
             parts = {name: room[name] / count for name, count in num_users.items()}
             left = dict[tuple[str, str], list[_Flow]]()
             for link, flows in links.items():
-                num_left = part = min(map(parts.__getitem__, flows[0].rates))
-                cards = [name for name in flows[0].rates if num_users[name] > 1]
-                card = min(cards, key=parts.__getitem__, default="")
-                is_full = sum(flow.num_computed_bytes - flow.num_sent_bytes for flow in flows) > part
+                rates, link_rate = flows[0].rates, flows[0].path.link_bytes_per_second
+                num_left = part = min(parts[name] for name in rates)
+                is_full = sum(flow.num_ready_bytes for flow in flows) > part
+                shared = [name for name in rates if num_users[name] > 1]
+                card = min(shared, key=parts.__getitem__) if shared and is_full else "" if shared else None
+                rate = part / elapsed_seconds if is_full else link_rate  # who could send more is busy all the time
                 for flow in flows:
-                    sent = min(num_left, flow.num_computed_bytes - flow.num_sent_bytes)
-                    flow.num_sent_bytes += sent
+                    sent = min(num_left, flow.num_ready_bytes)
                     num_left -= sent
-                    if sent and not turn:  # others leave the rest of their parts to who could send more
-                        flow.busy_seconds += (
-                            elapsed_seconds * sent / part if is_full else sent / flow.path.link_bytes_per_second
-                        )
-                        flow.has_met |= bool(card)
-                        if is_full and card:
-                            flow.card, flow.is_bound = (
-                                card,
-                                flow.is_bound or part < elapsed_seconds * flow.path.link_bytes_per_second,
-                            )
-                for name in flows[0].rates:
+                    flow.num_sent_bytes += sent
+                    if sent and not turn:
+                        flow.note(sent / rate, card, is_bound=rate < link_rate)
+                for name in rates:
                     room[name] -= part - num_left
-                if is_full:
-                    left[link] = [flow for flow in flows if flow.num_computed_bytes > flow.num_sent_bytes]
+                if is_full and (rest := [flow for flow in flows if flow.num_ready_bytes > 0]):
+                    left[link] = rest
             links = left

@@ -71,11 +71,9 @@ def state_document(states: Sequence[NodeState], instances: Iterable[Instance]) -
         "nodeIdentities": {node_id: _identity(node) for node_id, node in nodes.items()},
         "topology": {"nodes": list(nodes), "connections": _connections(states)},
         "nodeMemory": {
-            state.node.node_id: {
-                name: {"inBytes": getattr(sample, field)} for name, field in _MEMORY.items() if sample.HasField(field)
-            }
+            state.node.node_id: _memory(state.load.system)
             for state in states
-            if (sample := state.load.system).HasField("memory_byte_count")
+            if state.load.system.HasField("memory_byte_count")
         },
         "nodeSystem": {state.node.node_id: _system(state.load.system) for state in states},
     }
@@ -141,6 +139,10 @@ def _connections(states: Iterable[NodeState]) -> dict[str, dict[str, list[dict[s
             edge = {"bytesPerSecond": link.bytes_per_second, "roundTripSeconds": seconds_from_duration(link.round_trip)}
             connections.setdefault(link.from_node_id, {})[state.node.node_id] = [edge]
     return connections
+
+
+def _memory(sample: SystemSample) -> dict[str, dict[str, int]]:
+    return {name: {"inBytes": getattr(sample, field)} for name, field in _MEMORY.items() if sample.HasField(field)}
 
 
 def _system(sample: SystemSample) -> dict[str, float]:
