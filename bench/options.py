@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 ValueT = TypeVar("ValueT")
+NumberT = TypeVar("NumberT", int, float)
 
 
-def at_least(low: int) -> Callable[[str], int]:
-    """Return the type of a whole number that is `low` or more."""
+def at_least(low: NumberT) -> Callable[[str], NumberT]:
+    """Return the type of a number that is `low` or more, and whole if that is of type int."""
 
-    def whole_number(text: str) -> int:
-        value = int(text)
-        if value < low:
-            raise argparse.ArgumentTypeError(f"expected {low} or more, got {text}")
+    def number(text: str) -> NumberT:
+        value = type(low)(text)
+        if not low <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected {low:g} or more, got {text}")
         return value
 
-    return whole_number
+    return number
 
 
 def positive(text: str) -> float:
@@ -30,14 +31,6 @@ def positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """Return a number that is 0 or above."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
     return value
 
 

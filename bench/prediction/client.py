@@ -17,7 +17,7 @@ from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.local_cluster import MODEL, generate_request
-from bench.prediction.sample import Candidate, Sample, TokenArrival, candidate_of, chosen_of, measured_of
+from bench.prediction.sample import Candidate, Sample, TokenArrival, candidate_of, measured_of
 
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 
@@ -85,8 +85,8 @@ class PredictionClient:
                 f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
             )
             return Sample(called - origin, num_prompt_tokens, 0, error=reason)
-        chosen = chosen_of(placed.placement)
-        others = (candidate_of(each) for each in asked.candidates if each.HasField("estimate"))
+        chosen = candidate_of(placed.placement, placed.placement.prefix_pull.node_id)
+        others = (candidate_of(each, each.pull_node_id) for each in asked.candidates if each.HasField("estimate"))
         candidates = (chosen, *(each for each in others if each.way != chosen.way))
         unlike = _unlike(answer.summary, chosen)
         measured = None if unlike else measured_of(answer.summary, answer.arrivals, asked=began, called=called)

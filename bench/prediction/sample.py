@@ -121,16 +121,10 @@ class Sample:
         }
 
 
-def candidate_of(message: CandidateMessage) -> Candidate:
-    """Return a feasible candidate of the router's answer."""
+def candidate_of(message: CandidateMessage | Placement, pull_node: str) -> Candidate:
+    """Return a feasible candidate of the router's answer, or its choice."""
     prefill_node = message.prefill_node_id or message.decode_node_id
-    return Candidate(message.decode_node_id, prefill_node, message.pull_node_id, message.estimate)
-
-
-def chosen_of(placement: Placement) -> Candidate:
-    """Return the router's choice."""
-    prefill_node = placement.prefill_node_id or placement.decode_node_id
-    return Candidate(placement.decode_node_id, prefill_node, placement.prefix_pull.node_id, placement.estimate)
+    return Candidate(message.decode_node_id, prefill_node, pull_node, message.estimate)
 
 
 def measured_of(

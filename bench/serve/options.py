@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from bench.options import at_least, json_object, not_negative, positive
+from bench.options import at_least, json_object, positive
 from bench.workloads import dataset
 from bench.workloads.dataset import Session, TokenIds, Vocabulary, Words
 from bench.workloads.traces import Scaling, poisson, read_azure, read_mooncake, replay, replayed
@@ -37,7 +37,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--timeout", type=positive, default=600.0, help="longest time of one request, seconds (%(default)s)"
     )
-    group.add_argument("--temperature", type=not_negative, default=0.0)
+    group.add_argument("--temperature", type=at_least(0.0), default=0.0)
     group.add_argument("--no-ignore-eos", action="store_true", help="let the model end before the asked length")
     group.add_argument("--extra-body", type=json_object, default="{}", help="further fields of every request, as JSON")
 
@@ -60,7 +60,7 @@ def _add_dataset(group: argparse._ArgumentGroup) -> None:
         "--prefix-tokens", type=at_least(1), default=512, help="shared-prefix: their length (%(default)s)"
     )
     group.add_argument("--turns", type=at_least(1), default=4, help="multi-turn: turns of a session (%(default)s)")
-    group.add_argument("--think", type=not_negative, default=0.0, help="pause between turns, seconds (%(default)s)")
+    group.add_argument("--think", type=at_least(0.0), default=0.0, help="pause between turns, seconds (%(default)s)")
     group.add_argument(
         "--length-factor", type=positive, default=1.0, help="traces: factor on all lengths (%(default)s)"
     )

@@ -25,6 +25,8 @@ BatonError
 
 from __future__ import annotations
 
+import math
+
 
 class BatonError(Exception):
     """An expected failure; `reason` is its stable, upper-case name on the wire."""
@@ -52,6 +54,14 @@ class InvalidFieldError(BatonError):
     def renamed(self, field: str) -> InvalidFieldError:
         """Return the same problem of a field that the caller knows by another name."""
         return InvalidFieldError(field, self.problem)
+
+
+def check_range(field: str, value: float, low: float, high: float = math.inf, *, is_low_excluded: bool = False) -> None:
+    """Raise InvalidFieldError if a field's number is not in its range."""
+    is_low_enough = value > low if is_low_excluded else value >= low
+    if not (is_low_enough and value <= high):  # also refuses NaN
+        bounds = f"{'above ' if is_low_excluded else ''}{low:g}" + (" or more" if high == math.inf else f" to {high:g}")
+        raise InvalidFieldError(field, f"expected {bounds}, got {value!r}")
 
 
 class AuthenticationError(BatonError):

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from baton.capacity.cost import ModelShape, PromptQueue
+from baton.capacity.cost import CLOSED, ModelShape, OpenPass, PromptQueue
 from baton.capacity.kv_transfer import AUTO, Stream, WireOption, WirePolicy
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.reference_models import LLAMA_3_1_8B
@@ -119,6 +119,7 @@ def _work(rng: random.Random) -> dict[str, Any]:
         "queue": PromptQueue.of(
             [rng.choice((0.0, rng.uniform(0, 0.2), rng.uniform(0, 5))) for _ in range(rng.randint(0, 8))],
             rng.choice((0.0, rng.uniform(0, 0.5))),
+            rng.choice((CLOSED, OpenPass(rng.randint(1, 2000), rng.uniform(0, 1000), rng.uniform(0, 0.5)))),
         ),
         "arrivals_per_second": rng.choice((0.0, rng.uniform(0, 10))),
         "arrival_seconds": rng.choice((0.0, rng.uniform(0, 5))),

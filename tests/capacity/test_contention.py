@@ -8,7 +8,7 @@ import pytest
 
 from baton.capacity.kv_transfer import FramePlan, Stream, slowdown
 from baton.capacity.snapshot import Link
-from baton.capacity.terms import StreamWindow, link_rates
+from baton.capacity.stream_sharing import StreamWindow, link_rates
 from capacity.samples import node
 
 RATE = 1e9
@@ -90,3 +90,25 @@ def test_a_card_carries_what_its_link_has_been_seen_to() -> None:
     rates = link_rates(sender, receiver, Link(RATE, 0.0), StreamWindow(10**9, 0.0, 0.0))
 
     assert rates == pytest.approx((RATE / 2, RATE / 2))
+
+
+def test_a_receiver_takes_the_earliest_streams_first() -> None:
+    """All that comes to it goes ahead, of other senders too; what those send no stream of this link gets."""
+    sender = replace(node("p", "decode", "m3-ultra"), sending=(stream(1e9),))
+    coming = (stream(1e9), Stream(2e9, 0.0, 0.0, 0.0, "q", "d"))
+    receiver = replace(node("d", "decode", "m3-ultra"), receiving=coming, receive_bytes_per_second=RATE)
+
+    rates = link_rates(sender, receiver, Link(RATE, 0.0), StreamWindow(10**9, 0.0, 0.0))
+
+    assert rates == pytest.approx((RATE / 4, RATE / 3))
+
+
+def test_an_earlier_stream_over_a_slow_link_leaves_most_of_the_receivers_card() -> None:
+    """However long it is: it takes a tenth, and what it brings meanwhile."""
+    sender = node("p", "decode", "m3-ultra")
+    slow = Stream(1e12, 0.0, 0.0, 0.0, "q", "d", link_bytes_per_second=RATE / 10)
+    receiver = replace(node("d", "decode", "m3-ultra"), receiving=(slow,), receive_bytes_per_second=RATE)
+
+    rates = link_rates(sender, receiver, Link(RATE, 0.0), StreamWindow(10**9, 0.0, 0.0))
+
+    assert rates == pytest.approx((0.9 * RATE,) * 2, rel=0.02)

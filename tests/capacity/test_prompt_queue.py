@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity.cost import (
+    CLOSED,
     EMPTY_QUEUE,
     SHORT_SHARE,
+    OpenPass,
     PromptQueue,
     QueuedWork,
     compute_prompts,
     overtaking,
     prefill_seconds,
-    prompt_seconds,
+    queued_seconds,
 )
 from baton.capacity.hardware import PRESETS
-from capacity.samples import LLAMA_3_1_8B
+from baton.capacity.terms import queue_seconds
+from baton.engine.scheduling.step import StepBudget
+from capacity.samples import LLAMA_3_1_8B, node
 
 
 def test_nobody_waits_on_an_idle_node() -> None:
@@ -64,6 +70,74 @@ def test_passes_are_waited_for_to_their_end() -> None:
     assert PromptQueue.of([10.0], pass_seconds=0.4).wait_seconds(0.03) == pytest.approx(0.2 + 0.4 - 0.03)
 
 
+def queued(hardware: str, *num_tokens: int) -> tuple[list[float], OpenPass]:
+    """Return what prompts of so many positions add to a queue, and its last pass."""
+    return queued_seconds(LLAMA_3_1_8B, PRESETS[hardware].profile(), [(0, each) for each in num_tokens], 512)
+
+
+def alone(hardware: str, num_tokens: int) -> float:
+    """Return the time of a prompt in passes of its own."""
+    return prefill_seconds(LLAMA_3_1_8B, PRESETS[hardware].profile(), 0, num_tokens, 512)
+
+
+def test_prompts_fill_up_passes_that_reading_the_weights_takes() -> None:
+    """On a DGX Spark that is most of any pass, so that 14 prompts of 22 positions share one; on an A100 few do."""
+    short, last = queued("dgx-spark", *[22] * 14)
+    assert (sum(short), last.num_tokens, last.seconds) == (pytest.approx(alone("dgx-spark", 308)), 308, sum(short))
+    both, last = queued("dgx-spark", 732, 265)
+    assert (sum(both), last.num_tokens) == (pytest.approx(alone("dgx-spark", 997), rel=0.01), 485)
+    assert queued("dgx-spark", 732, 292)[1] == queued("dgx-spark", 1024)[1] == CLOSED
+    assert queued("a100", 732, 292)[0] == [alone("a100", 732), alone("a100", 292)]
+    spark = PRESETS["dgx-spark"].profile()
+    apart = [alone("dgx-spark", 22)] * 2
+    assert queued_seconds(LLAMA_3_1_8B, spark, [(0, 22)] * 2, 0) == (apart, CLOSED)
+
+
+@pytest.mark.parametrize("hardware", ["dgx-spark", "m3-ultra", "a100"])
+@given(num_tokens=st.lists(st.integers(1, 1500), min_size=1, max_size=10))
+def test_a_queue_takes_as_long_as_the_passes_that_the_scheduler_plans(hardware: str, num_tokens: list[int]) -> None:
+    """In order of turns, each pass ended as `StepBudget` says."""
+    profile, left, expected = PRESETS[hardware].profile(), list(num_tokens), 0.0
+    reading, token = alone(hardware, 1), LLAMA_3_1_8B.prefill_flop(0, 512) / profile.prefill_flops / 512
+    while left:
+        budget = StepBudget(512, min(512, sum(left)), len(left), reading / token)
+        num_taken = num_ended = 0
+        while left and num_taken < 512 and not (num_ended and budget.is_enough(num_taken, num_ended)):
+            num = min(512 - num_taken, left[0])
+            num_taken, left[0] = num_taken + num, left[0] - num
+            if not left[0]:
+                num_ended += 1
+                left.pop(0)
+        expected += max(num_taken * token, reading)
+
+    seconds, _ = queued(hardware, *num_tokens)
+
+    assert min(seconds) >= 0
+    assert sum(seconds) == pytest.approx(expected, rel=0.05)
+
+
+def test_who_comes_next_needs_no_pass_for_what_the_last_one_takes() -> None:
+    """If that is not planned yet, and has room for all that would be left for a pass of its own."""
+    (seconds,), last = queued("dgx-spark", 732)
+    spark = replace(node("p", "prefill", "dgx-spark"), max_step_tokens=512)
+
+    def waits(num_tokens: int, left: float) -> float:
+        queue = PromptQueue.of([left], spark.prefill_seconds(0, 512), last)
+        return queue_seconds(replace(spark, queue=queue), spark.prefill_seconds(0, num_tokens), num_tokens)
+
+    assert waits(512 + 265, seconds) == pytest.approx(seconds - alone("dgx-spark", 1), rel=0.01)
+    assert waits(512 + 300, seconds) == seconds
+    assert waits(512 + 265, 0.09) == pytest.approx(0.09)
+
+
+def test_a_pass_is_closed_when_the_prompt_that_it_ends_is_through() -> None:
+    """A short one that has overtaken others."""
+    _, last = queued("dgx-spark", 22)
+
+    assert QueuedWork([1.0, 0.5], last_pass=last).at(0.6).last_pass == last
+    assert QueuedWork([10.0, 0.05], last_pass=last).at(0.6).last_pass == CLOSED
+
+
 def test_a_reported_queue_ages_as_the_engine_deals_passes_out() -> None:
     """A tenth of the time goes to who is through sooner, the rest to the first in turn; what is left over goes on."""
     assert QueuedWork([10.0, 2.0]).at(1.0).seconds == pytest.approx((9.0, 2.0))
@@ -82,13 +156,3 @@ def test_what_was_placed_is_computed_after_what_was_listed() -> None:
 def test_placed_prompts_are_computed_one_after_the_other() -> None:
     """A node that was idle before they came has computed no more of them together than time has passed."""
     assert QueuedWork([], 1.0, [(3.0, 9.5), (3.0, 9.5)]).at(10.0).total_seconds == 5.5
-
-
-def test_half_of_the_short_prompts_that_wait_share_a_pass() -> None:
-    """Which reads the weights once; the first has its pass for itself, as has a prompt that fills it."""
-    shape, profile = LLAMA_3_1_8B, PRESETS["dgx-spark"].profile()
-    alone = prompt_seconds(shape, profile, 0, 64, pass_tokens=0)
-
-    assert alone == pytest.approx(shape.weight_bytes / profile.decode_bytes_per_second)
-    assert prompt_seconds(shape, profile, 0, 64, pass_tokens=512) == pytest.approx((alone + alone / 8) / 2, rel=0.05)
-    assert prompt_seconds(shape, profile, 0, 4096, pass_tokens=512) == prefill_seconds(shape, profile, 0, 4096)

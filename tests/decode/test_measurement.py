@@ -82,6 +82,20 @@ def test_streams_of_a_link_share_its_time() -> None:
     assert link.busy_seconds == pytest.approx(16.0)
 
 
+def test_a_stream_that_waits_for_an_earlier_one_is_told_what_the_link_needs_for_it() -> None:
+    """Its one frame, ready at once, comes with the last of eight, a little of it beside each of them."""
+    link, earlier, later = LinkMeter(), ReceptionClock(called=0.0), ReceptionClock(called=0.0)
+    for clock in (earlier, later):
+        clock.begin(link)
+        clock.layout_arrived(0.0)
+
+    for frame in range(8):
+        earlier.frame_arrived(1.1 * (frame + 1), 0.0, 100)
+    later.frame_arrived(9.0, 0.0, 100)
+
+    assert later.busy_seconds == pytest.approx(1.0)
+
+
 def test_a_link_is_busy_with_a_frame_that_was_on_its_way_before_others_came_and_went() -> None:
     """It arrives after them; no moment is lost, and none counts twice."""
     link = LinkMeter()
@@ -101,7 +115,9 @@ def test_a_stream_after_a_broken_one_adds_to_its_time() -> None:
     clock.layout_arrived(0.0)
     clock.frame_arrived(1.0, 0.0, 100)
 
-    clock.begin(LinkMeter(num_bytes=1000, busy_seconds=5.0))
+    link = LinkMeter()
+    link.frame_arrived(0.5, 1.5, 1000)
+    clock.begin(link)
     clock.layout_arrived(2.0)
     clock.frame_arrived(5.0, 1.0, 300)
 

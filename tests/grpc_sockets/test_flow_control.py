@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
+import sys
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.grpc_sockets import flow_control
 from baton.grpc_sockets.flow_control import (
-    GIVE_WAY_SECONDS,
+    COMING_SECONDS,
     GROWTH_SECONDS,
-    TURN_BYTES,
+    LEAST_WINDOW_BYTES,
+    ReceiveTurns,
     ReceiveWindow,
     SendWindows,
     StreamEndedError,
@@ -77,91 +80,6 @@ def test_who_waits_is_woken_by_room_or_by_the_end() -> None:
     assert isinstance(results[1], StreamEndedError)
 
 
-LARGE = 1 << 20
-
-
-def test_a_later_stream_takes_little_at_once() -> None:
-    """So that the earliest one does not wait for much when it has something to send."""
-    windows = SendWindows()
-    for stream_id in (1, 3):
-        windows.open(stream_id)
-        windows.add(stream_id, LARGE)
-    windows.add(0, 3 * LARGE)
-
-    assert windows.take(3, LARGE) == TURN_BYTES
-    assert windows.take(1, LARGE) == LARGE
-    windows.close(1)
-    assert windows.take(3, LARGE) == LARGE - TURN_BYTES + 65_535
-
-
-def test_where_the_peer_is_the_limit_the_earliest_stream_goes_first() -> None:
-    """Small messages, which tell of a first token, wait for nobody."""
-    windows = SendWindows()
-    for stream_id in (1, 3, 5):
-        windows.open(stream_id)
-    windows.add(0, 1000)
-
-    def is_behind(stream_id: int) -> bool:
-        try:
-            return windows.take(stream_id, LARGE, time.monotonic(), most=5) != 5
-        except TimeoutError:
-            return True
-
-    assert windows.take(1, LARGE) == 65_535
-    assert not is_behind(3)  # the first one's window has been shut since it began
-    windows.add(1, 10)
-    assert is_behind(3)  # it is open
-    assert windows.take(1, LARGE) == 10
-    assert is_behind(3)  # it has just been opened: what came was taken, and it will be again
-    assert windows.take(5, 100) == 100
-    time.sleep(GIVE_WAY_SECONDS)
-    assert not is_behind(3)
-    windows.add(1, 10)
-    windows.take(1, LARGE)
-    windows.close(3)
-    with pytest.raises(StreamEndedError):
-        windows.take(3, LARGE)
-    assert is_behind(5)
-    windows.close_all()
-    with pytest.raises(StreamEndedError):
-        windows.take(5, LARGE)
-
-
-@pytest.mark.parametrize("ending", ["the message's end", "the stream's end", "nothing", "its patience"])
-def test_who_is_behind_goes_on_when_the_earlier_one_gives_way(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends, or its peer takes nothing for a while; or the later one has waited long."""
-    give_way_seconds = {"nothing": 0.2, "its patience": 1.0}.get(ending, 20.0)
-    monkeypatch.setattr(flow_control, "GIVE_WAY_SECONDS", give_way_seconds)
-    if ending == "its patience":
-        monkeypatch.setattr(flow_control, "PATIENCE_SECONDS", 0.3)
-    windows = SendWindows()
-    windows.open(1)
-    windows.open(3)
-    windows.add(0, 4 * LARGE)
-    windows.take(1, LARGE)
-    windows.add(1, 5)
-    windows.take(1, LARGE)
-    taken: list[int] = []
-    waiting = threading.Thread(target=lambda: taken.append(windows.take(3, LARGE, time.monotonic() + 10, most=5)))
-    waiting.start()
-    waiting.join(0.05)
-    assert not taken
-
-    if ending == "the message's end":
-        windows.add(1, LARGE)
-        windows.take(1, LARGE - 65_540)
-    elif ending == "the stream's end":
-        windows.close(1)
-    began = time.monotonic()
-    while ending == "its patience" and not taken and time.monotonic() < began + 5:
-        windows.add(1, 5)
-        windows.take(1, LARGE)
-        time.sleep(0.005)
-    waiting.join(5 if ending != "its patience" else 0.01)
-
-    assert taken == [5]
-
-
 @pytest.mark.parametrize("stream_id", [0, 1])
 def test_a_window_never_grows_past_the_largest(stream_id: int) -> None:
     """FLOW_CONTROL_ERROR, as the RFC has it."""
@@ -203,7 +121,7 @@ def test_a_receive_window_gives_back_what_it_took_and_no_more(steps: list[tuple[
 def test_the_window_of_a_fast_peer_grows_up_to_its_bound(seconds: float, most: int) -> None:
     """That of a slow one stays as it is."""
     now = 0.0
-    window, peer_may_send = ReceiveWindow(1000, 500, 4000, lambda: now), 1000
+    window, peer_may_send = ReceiveWindow(1000, 500, 4000, clock=lambda: now), 1000
     for _ in range(20):
         now += seconds
         peer_may_send += window.received(peer_may_send) - peer_may_send
@@ -213,7 +131,7 @@ def test_the_window_of_a_fast_peer_grows_up_to_its_bound(seconds: float, most: i
 
 def test_a_window_does_not_grow_past_what_is_held() -> None:
     """What a fast peer has gained comes with the rest, when messages are released."""
-    window = ReceiveWindow(1000, 500, 4000, lambda: 0.0)
+    window = ReceiveWindow(1000, 500, 4000, clock=lambda: 0.0)
     window.hold(501)
 
     assert window.received(1000) == 0
@@ -229,3 +147,76 @@ def test_bytes_without_a_window_are_an_error() -> None:
     with pytest.raises(ProtocolError) as caught:
         window.received(1)
     assert caught.value.code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+LINK_BYTES_PER_SECOND = 50e6
+ROUND_TRIP_SECONDS = 0.0005
+PACKET_BYTES = 16 << 10
+
+
+def ends_of(num_bytes: Sequence[int], num_links: int, *, are_in_turn: bool) -> list[float]:
+    """Return when streams that begin together end, whose senders fill their windows, each link with one queue."""
+    now, order, ends, left, unread = 0.0, 0, [0.0] * len(num_bytes), list(num_bytes), list(num_bytes)
+    turns = ReceiveTurns(lambda: now) if are_in_turn else None
+    windows = [
+        ReceiveWindow(1 << 20, 1 << 30, 4 << 20, turns=turns, round_trip_seconds=ROUND_TRIP_SECONDS, clock=lambda: now)
+        for _ in num_bytes
+    ]
+    opened = [(0.0, index, index, 1 << 20, True) for index in range(len(num_bytes))]
+    events, free_at = list[tuple[float, int, int, int, bool]](opened), [0.0] * num_links
+    while events:
+        now, _, index, size, is_opened = heapq.heappop(events)
+        if is_opened:
+            size, link = min(size, left[index]), index % num_links
+            left[index] -= size
+            while size:
+                order, packet = order + 1, min(PACKET_BYTES, size)
+                size, free_at[link] = size - packet, max(free_at[link], now) + packet / LINK_BYTES_PER_SECOND
+                heapq.heappush(events, (free_at[link], order, index, packet, False))
+            continue
+        ends[index], unread[index] = now, unread[index] - size
+        if more := windows[index].received(size):
+            order += 1
+            heapq.heappush(events, (now + ROUND_TRIP_SECONDS, order, index, more, True))
+    return ends
+
+
+def test_the_earliest_of_streams_that_share_a_card_ends_first() -> None:
+    """As soon as it does alone, nearly; the last one no later than side by side."""
+    sizes = [40 << 20] * 3
+    even, in_turn = (ends_of(sizes, 1, are_in_turn=are_in_turn) for are_in_turn in (False, True))
+    (alone,) = ends_of(sizes[:1], 1, are_in_turn=False)
+
+    assert min(even) > 2.5 * alone
+    assert in_turn[0] < 1.15 * alone
+    assert in_turn[1] < 2.2 * alone
+    assert max(in_turn) < 1.01 * max(even)
+
+
+@pytest.mark.parametrize("round_trip_seconds", [0.0005, 0.003, 0.01])
+def test_a_later_stream_that_meets_no_queue_is_as_fast_as_alone(
+    round_trip_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window grows as long as what it was opened for comes after a round trip."""
+    monkeypatch.setattr(sys.modules[__name__], "ROUND_TRIP_SECONDS", round_trip_seconds)
+    (alone,) = ends_of([40 << 20], 1, are_in_turn=False)
+    first, second = ends_of([80 << 20, 40 << 20], 2, are_in_turn=True)
+
+    assert first < 2.01 * alone
+    assert second < 1.1 * alone
+
+
+def test_an_earlier_stream_that_pauses_leaves_its_turn() -> None:
+    """Until something of it comes again."""
+    now = 0.0
+    turns = ReceiveTurns(lambda: now)
+    first, second = (ReceiveWindow(1 << 20, 1 << 30, turns=turns, clock=lambda: now) for _ in range(2))
+    first.received(1 << 20)
+
+    assert second.received(1 << 20) == LEAST_WINDOW_BYTES
+    now += COMING_SECONDS
+    assert second.received(LEAST_WINDOW_BYTES) == 1 << 20
+    first.received(1)
+    assert second.received(1 << 20) == LEAST_WINDOW_BYTES
+    first.close()
+    assert second.received(LEAST_WINDOW_BYTES) == 1 << 20

@@ -304,7 +304,7 @@ def test_a_transfer_that_another_link_held_up_teaches_what_the_card_carries(
     assert mac is not None
     state.measure_link(mac, LinkMeasurement("dgx", 1.25e9, 0.001))
     before = state._snapshots.card_rates("dgx", "mac")[0]
-    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72, is_bound=True))
+    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp(1.25e9, 1.72, is_bound=True))
 
     settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
 
@@ -342,7 +342,7 @@ def test_what_held_up_a_stream_is_told_apart(
     mac = state.nodes.get("mac")
     assert mac is not None
     state.measure_link(mac, LinkMeasurement("dgx", 1.25e9, 0.001))
-    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp("dgx>", 1.25e9, 1.72, is_bound))
+    monkeypatch.setattr(StreamsInFlight, "held_up", lambda *_: HeldUp(1.25e9, 1.72, is_bound))
     pull = {"pull_node_id": "dgx", "exposed_seconds": 0.0} if is_pulled else {"exposed_seconds": transfer_seconds}
 
     settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, **pull))
@@ -358,7 +358,7 @@ def test_a_node_that_connects_again_keeps_its_links_and_one_that_starts_again_no
         mac = state.nodes.get(node_id)
         assert mac is not None
         state.measure_link(mac, LinkMeasurement("dgx", 1e8, 0.001))
-        for calibration, key in ((state.link_calibration, ("dgx", "mac")), (state.card_calibration, ">mac")):
+        for calibration, key in ((state.link_calibration, ("dgx", "mac")), (state.card_calibration, "mac")):
             calibration.add(key, 1.0, 4.0)
         if not is_kept:
             state.remove(mac)
@@ -366,7 +366,7 @@ def test_a_node_that_connects_again_keeps_its_links_and_one_that_starts_again_no
         state.measure_link(again, LinkMeasurement("dgx", 1e8, 0.001))
 
         assert state.link_calibration.has_learnt(("dgx", "mac")) == is_kept
-        assert state.card_calibration.has_learnt(">mac") == is_kept
+        assert state.card_calibration.has_learnt("mac") == is_kept
 
 
 def test_a_link_that_is_measured_anew_forgets_what_was_learnt() -> None:

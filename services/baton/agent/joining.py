@@ -97,7 +97,9 @@ class Joiner:
         except grpc.aio.AioRpcError as rpc_error:
             error = error_from_rpc(rpc_error)
             if isinstance(error, UnavailableError) and error_info(rpc_error) is None:
-                raise UnavailableError(_nobody_answers(address, error.message), reason=error.reason) from rpc_error
+                problem = f"no router answers at {address} ({error.message}): is that its join port, open from here,"
+                problem += " and does it serve TLS of the token's authority? --join-address names another"
+                raise UnavailableError(problem, reason=error.reason) from rpc_error
             raise error from rpc_error
         self._membership.keep(answer, address)
         worker = assigned_worker(answer, address)
@@ -131,14 +133,6 @@ class Joiner:
         options = (("grpc.ssl_target_name_override", f"{name}.{self._membership.identity.server_name}"),)
         credentials = grpc.ssl_channel_credentials(root_certificates=roots)
         return grpc.aio.secure_channel(address, credentials, options=options)
-
-
-def _nobody_answers(address: str, cause: str) -> str:
-    """Return what is wrong where a join service does not answer, and what to look at."""
-    return (
-        f"no router answers at {address} ({cause}): is that its join port, open from here, and does it serve TLS of the"
-        " token's authority? --join-address names another"
-    )
 
 
 def joiner_of(settings: AgentSettings) -> Joiner:

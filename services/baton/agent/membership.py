@@ -30,7 +30,6 @@ class Membership:
     """One machine's files. Only the owner can read them."""
 
     def __init__(self, folder: Path, server_name: str) -> None:
-        self._folder = folder
         self._answer_file = folder / "join.bin"
         self._address_file = folder / "join.address"
         self._flags_file = folder / "join.flags"

@@ -212,30 +212,56 @@ def prefill_seconds(
     return max(computing - last + num_passes * decoding, num_passes * reading) + max(last + decoding, reading)
 
 
-def prompt_seconds(
+class OpenPass(NamedTuple):
+    """The last pass of a queue of prompts, as far as it has room for the next one."""
+
+    num_tokens: int = 0
+    """Positions that it computes; 0: it takes no more."""
+    most_added_tokens: float = 0.0
+    """Positions of one prompt that it is filled up with; where more would be, it ends."""
+    seconds: float = 0.0
+    """Its time as it is."""
+
+
+CLOSED = OpenPass()
+
+
+def queued_seconds(
     shape: ModelShape,
     profile: NodeProfile,
-    cached_tokens: int,
-    num_prompt_tokens: int,
-    *,
+    prompts: Sequence[tuple[int, int]],
     pass_tokens: int,
-    is_first: bool = False,
     beside: Beside = _NOBODY,
-) -> float:
-    """Return what a prompt adds to a queue, in passes of `pass_tokens` positions; 0: in one.
+) -> tuple[list[float], OpenPass]:
+    """Return what each prompt of a queue adds to it, and its last pass.
 
-    The first has its passes alone. One of another may end with it, or read the weights for others, too. Half of them
-    do: 14 prompts of 22 positions took mocks 0.19 s each, where one takes 0.25 s alone and each of many that share all
-    passes 0.14 s.
+    A pass that ends n prompts is filled up with those after them where n times what is added takes no longer than
+    reading the weights for each of these would (`scheduling.step.StepBudget`). `prompts`: positions [begin, end) that
+    are left of each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own.
     """
-    alone = prefill_seconds(shape, profile, cached_tokens, num_prompt_tokens, pass_tokens, beside)
-    if is_first or not pass_tokens:
-        return alone
-    share = (num_prompt_tokens - cached_tokens) / pass_tokens
-    flop = shape.prefill_flop(cached_tokens, num_prompt_tokens) + share * shape.step_flop(*beside)
-    computing = flop / profile.prefill_flops
-    reading = share * shape.step_bytes(*beside) / profile.decode_bytes_per_second
-    return (alone + max(computing, reading) + profile.prefill_overhead_seconds) / 2
+    if not pass_tokens:
+        return [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts], CLOSED
+    reading = shape.step_bytes(*beside) / profile.decode_bytes_per_second
+    most_added = reading * profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
+    seconds, flop, num_ended, last = list[float](), 0.0, 0, CLOSED
+    num_after, num_rest = len(prompts), sum(end - begin for begin, end in prompts)
+    for begin, end in prompts:
+        num_rest, num_after = num_rest - (end - begin), num_after - 1
+        shared_end = min(end, begin + pass_tokens - last.num_tokens) if last.num_tokens else begin
+        num_tokens, added_seconds = last.num_tokens + shared_end - begin, 0.0
+        if shared_end > begin:
+            flop += shape.prefill_flop(begin, shared_end)
+            added_seconds = max(flop / profile.prefill_flops, reading) - last.seconds
+        if end > shared_end:
+            added_seconds += prefill_seconds(shape, profile, shared_end, end, pass_tokens, beside)
+            num_tokens, num_ended = (end - shared_end) % pass_tokens, 0
+            flop = shape.prefill_flop(end - num_tokens, end) + shape.step_flop(*beside)
+        seconds.append(added_seconds)
+        num_ended += 1
+        most, num_added = most_added / num_ended, min(pass_tokens - num_tokens, num_rest)
+        is_closed = num_tokens in (0, pass_tokens) or num_added > most * num_after > 0
+        last = CLOSED if is_closed else OpenPass(num_tokens, most, max(flop / profile.prefill_flops, reading))
+    return seconds, last
 
 
 def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: float, context_tokens: float) -> float:
@@ -254,6 +280,10 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
     return num_requests * prefill_seconds(shape, profile, 0, mean_tokens)
 
 
+PLANNED_SHARE = 0.2
+"""Part of a pass at the end of which the next one is planned already."""
+
+
 @value_class()
 class PromptQueue:
     """What is left of each prompt of a node, in seconds of its computation; `of` works the sums out."""
@@ -266,28 +296,37 @@ class PromptQueue:
     """What those need that are through sooner than by turns."""
     pass_seconds: float = 0.0
     """Time of a full pass; 0: prompts are dealt out in pieces of any size."""
+    last_pass: OpenPass = CLOSED
 
     @classmethod
-    def of(cls, seconds: Iterable[float], pass_seconds: float = 0.0) -> PromptQueue:
+    def of(cls, seconds: Iterable[float], pass_seconds: float = 0.0, last_pass: OpenPass = CLOSED) -> PromptQueue:
         """Return the queue of prompts that need so many seconds each; those that need none are left out."""
         left = tuple(each for each in seconds if each > 0)
         if not left:
             return EMPTY_QUEUE
-        return cls(left, sum(left), sum(left[index] for index in overtaking(left)), pass_seconds)
+        sooner_seconds = sum(left[index] for index in overtaking(left))
+        return cls(left, sum(left), sooner_seconds, pass_seconds, last_pass)
 
-    def wait_seconds(self, own_seconds: float) -> float:
+    def takes(self, num_tokens: int) -> bool:
+        """Return whether a prompt that comes now has a part of the last pass: it is not planned, and filled up."""
+        open_pass = self.last_pass
+        is_early = self.total_seconds > open_pass.seconds + PLANNED_SHARE * self.pass_seconds
+        return open_pass.num_tokens > 0 and is_early and num_tokens <= open_pass.most_added_tokens
+
+    def wait_seconds(self, own_seconds: float, saved_seconds: float = 0.0) -> float:
         """Return how long a prompt that comes last waits while others are computed.
 
         Prompts are computed in order of turns, beside a `SHORT_SHARE` of each pass for those that are through sooner by
         it. So a prompt is through when all are; or, by that share alone, when it and those that have it before are: in
-        whole passes, after the rest of the one that runs, half of one on average.
+        whole passes, after the rest of the one that runs, half of one on average. `saved_seconds`: of its own, by what
+        the last one's last pass takes of it.
         """
         if not self.seconds:
             return 0.0
         by_share = (self.sooner_seconds + own_seconds) / SHORT_SHARE
         if self.pass_seconds:
             by_share = (math.ceil(by_share / self.pass_seconds) + 0.5) * self.pass_seconds
-        return min(self.total_seconds, by_share - own_seconds)
+        return min(self.total_seconds - saved_seconds, by_share - own_seconds)
 
 
 EMPTY_QUEUE = PromptQueue()
@@ -304,6 +343,7 @@ class QueuedWork(NamedTuple):
     """Of each prompt placed since, oldest first: its seconds, and when it was placed."""
     pass_seconds: float = 0.0
     """Time of a full pass; 0: not known."""
+    last_pass: OpenPass = CLOSED
 
     def at(self, now_seconds: float, pace: float = 1.0) -> PromptQueue:
         """Return what is left at a moment. `pace`, above 0 to 1, is the part of its device's time for prompts.
@@ -318,7 +358,8 @@ class QueuedWork(NamedTuple):
             done = min(seconds, idle)
             idle -= done
             left.append(seconds - done)
-        return PromptQueue.of(left, self.pass_seconds)
+        last_pass = self.last_pass if left and left[-1] > 0 else CLOSED
+        return PromptQueue.of(left, self.pass_seconds, last_pass)
 
 
 def overtaking(left: Sequence[float]) -> list[int]:

@@ -312,6 +312,7 @@ class Stream(NamedTuple):
     """When all is computed, from now on; `begin_seconds` or later."""
     sender_id: str
     receiver_id: str
+    link_bytes_per_second: float = math.inf
 
 
 def parted(streams: Iterable[Stream], node_id: str) -> tuple[list[Stream], list[Stream]]:
@@ -329,15 +330,18 @@ def slowdown(
     compute_seconds: float,
     beside: Sequence[Stream],
     ahead: Sequence[Stream] = (),
+    *,
+    is_card: bool = False,
 ) -> float:
     """Return by what a stream takes longer over a resource than if it had it alone, 1 or more.
 
-    Those `ahead`, earlier ones of its own link, go before it. Links that have something to carry share the resource
-    evenly, so what is ahead and the stream wait for no more of each other link than they are. A stream that is computed
-    more slowly than the resource carries (its share s of the rate) leaves the rest to the others, and meets s / (1 - s)
-    of what they carry. What the resource carries of all before the stream begins is not met. `num_bytes`: of the
-    stream; 0 or more. `bytes_per_second`: rate of the resource, above 0. `begin_seconds`: when its first byte is ready,
-    from now on. `compute_seconds`: time over which its bytes become ready. `beside`: of other links.
+    Those `ahead`, earlier ones, go before it; to a receiver's card no faster than their links are. Links that have
+    something to carry share the resource evenly, so what is ahead and the stream wait for no more of each other link
+    than they are. A stream that is computed more slowly than the resource carries (its share s of the rate) leaves the
+    rest to the others, and meets s / (1 - s) of what they carry. What the resource carries of all before the stream
+    begins is not met. `num_bytes`: of the stream; 0 or more. `bytes_per_second`: rate of the resource, above 0.
+    `begin_seconds`: when its first byte is ready, from now on. `compute_seconds`: time over which its bytes become
+    ready. `beside`: of other links.
     """
     if num_bytes <= 0 or not (beside or ahead):
         return 1.0
@@ -354,10 +358,15 @@ def slowdown(
     for _ in range(2):  # the longer it takes, the more it meets
         until_seconds = begin_seconds + window_seconds + waiting_seconds
         carried = [_computed_bytes(each, until_seconds) - gone * was for each, was in zip(streams, early, strict=True)]
-        num_ahead_bytes = sum(carried[: len(ahead)])
+        num_ahead_bytes = 0.0
+        for stream, num_carried_bytes in zip(ahead, carried, strict=False):
+            if is_card and (rate := stream.link_bytes_per_second) < bytes_per_second:
+                num_carried_bytes = min(num_carried_bytes, rate * (window_seconds + waiting_seconds))
+            num_ahead_bytes += num_carried_bytes
         of_link = dict[tuple[str, str], float]()
         for stream, num_carried_bytes in zip(beside, carried[len(ahead) :], strict=True):
-            of_link[stream[4:]] = of_link.get(stream[4:], 0.0) + num_carried_bytes
+            link = stream.sender_id, stream.receiver_id
+            of_link[link] = of_link.get(link, 0.0) + num_carried_bytes
         num_met_bytes = sum(min(each, num_ahead_bytes + num_bytes) for each in of_link.values())
         waiting_seconds = (num_ahead_bytes + met * num_met_bytes) / bytes_per_second
         if until_seconds >= all_computed_seconds:
@@ -365,29 +374,9 @@ def slowdown(
     return 1.0 + waiting_seconds / alone_seconds
 
 
-def least_rate(
-    num_bytes: float,
-    begin_seconds: float,
-    compute_seconds: float,
-    resources: Iterable[tuple[float, Sequence[Stream]]],
-    ahead: Sequence[Stream] = (),
-) -> float:
-    """Return the rate of a stream over several resources at once: of the one that leaves it least.
-
-    `resources`: rate of each, 0 if it is not known, and what other links carry over it; one rate is known. The others:
-    as for `slowdown`.
-    """
-    least, num_ahead = math.inf, sum(stream.num_ready_bytes + stream.num_later_bytes for stream in ahead)
-    for rate, beside in resources:
-        # One that leaves more even if all of each other link were met is passed over.
-        if rate and rate < least * (1 + len(beside)) * (1 + num_ahead / max(1.0, num_bytes)):
-            least = min(least, rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, beside, ahead))
-    return least
-
-
 def _computed_bytes(stream: Stream, seconds: float) -> float:
     """Return what is computed of a stream by a moment, from now on, and not sent now."""
-    ready, later, begin, end, _, _ = stream
+    ready, later, begin, end, *_ = stream
     if seconds >= end:
         return ready + later
     return ready if seconds <= begin else ready + later * ((seconds - begin) / (end - begin))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from baton.capacity import cost
-from baton.capacity.kv_transfer import group_sizes, parted, slowdown
+from baton.capacity.kv_transfer import group_sizes
 from baton.capacity.snapshot import (
     DRAINING,
     ClusterSnapshot,
@@ -15,6 +15,7 @@ from baton.capacity.snapshot import (
     Restore,
     restores,
 )
+from baton.capacity.stream_sharing import StreamWindow, link_rates
 from baton.capacity.value_class import value_class
 
 
@@ -128,10 +129,7 @@ def _pull(
     if link.mismatch or link.has_unlike_caches:  # a pull names no format
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
-    ahead, sent = parted(source.sending, decoder.node_id)
-    _, received = parted(decoder.receiving, source.node_id)
-    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, sent + received, ahead)
-    transfer = num_bytes / link.bytes_per_second * shared
+    transfer = num_bytes / link_rates(source, decoder, link, StreamWindow(num_bytes, 0.0, 0.0)).shared
     stream, group = _best_stream(source, end - begin, transfer)
     return Pull(
         node_id=source.node_id,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from baton.capacity import cost, kv_transfer
+from baton.capacity import cost
 from baton.capacity.kv_transfer import CACHE, FramePlan, WireChoice, WireOption, WirePolicy, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
+from baton.capacity.stream_sharing import StreamWindow, landing_seconds, link_rates
 
 LATER_SHARE = 0.5
 """Part of the later prompts that wait for an earlier one where others are queued before it."""
@@ -68,16 +69,6 @@ class LocalTerms(NamedTuple):
     prefill_seconds: float
     start_seconds: float
     imposed_seconds: float
-
-
-class StreamWindow(NamedTuple):
-    """A stream that would be sent."""
-
-    num_bytes: int
-    begin_seconds: float
-    """When its first byte is ready, from now on."""
-    compute_seconds: float
-    """Time over which its bytes become ready."""
 
 
 class LandingTerms(NamedTuple):
@@ -194,7 +185,7 @@ def prefill_terms(request: PlacementRequest, node: NodeSnapshot, expected: float
         node=node,
         match=match,
         num_computed_tokens=num_computed,
-        queue_seconds=max(queue_seconds(node, prefill), room),
+        queue_seconds=max(queue_seconds(node, prefill, num_computed), room),
         prefill_seconds=prefill,
         imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds)
         + delay_seconds(node, prefill),
@@ -216,9 +207,17 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
     return num_stalled * (copy_seconds + max(0.0, prefill_seconds - num_passes * step))
 
 
-def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
-    """Return how long a prompt of so many seconds waits: for the prompts that are there, or the step that runs."""
-    return node.queue.wait_seconds(own_seconds) or join_seconds(node)
+def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -> float:
+    """Return how long a prompt of so many seconds waits: for the prompts that are there, or the step that runs.
+
+    It takes no pass for its last positions where the last one of those has room for as many; it counts as waiting less.
+    """
+    queue, most, saved = node.queue, node.max_step_tokens or 0, 0.0
+    num_left, num_open = num_tokens % most if most else 0, queue.last_pass.num_tokens
+    if num_left and num_left + num_open <= most and queue.takes(min(num_tokens, most - num_open)):
+        apart = node.prefill_seconds(0, num_left) + node.prefill_seconds(0, num_open)
+        saved = max(0.0, min(queue.last_pass.seconds, apart - node.prefill_seconds(0, num_left + num_open)))
+    return queue.wait_seconds(own_seconds, saved) or join_seconds(node)
 
 
 def delay_seconds(node: NodeSnapshot, prefill_seconds: float) -> float:
@@ -244,7 +243,7 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
     node, room, restore = decode.node, decode.room_seconds, decode.match.restore
     begin = pull.end if pull else decode.match.num_tokens
     prefill = node.prefill_seconds(begin, request.num_prompt_tokens)
-    queue = max(queue_seconds(node, prefill), room)
+    queue = max(queue_seconds(node, prefill, request.num_prompt_tokens - begin), room)
     reading = max(0.0, restore.read_seconds - queue)
     pulling = max(0.0, max(room, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
     return LocalTerms(
@@ -348,50 +347,7 @@ def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
     return max(decode.join_seconds, min(left_seconds, cost.JOIN_STEPS * decode.pass_seconds + token_late_seconds))
 
 
-class LinkRates(NamedTuple):
-    """What other streams leave of a link."""
-
-    shared: float
-    """For one stream, beside what else is on the link and on both network cards by then, bytes/s."""
-    together: float
-    """For all streams of the link together, beside those of other links on both network cards."""
-
-
-def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
-    """Return what other streams leave of a link: earlier ones of it go first, other links share its cards evenly.
-
-    Those come and go, and so count as one for `together`. Cards are measured once, links by every stream: a card
-    carries at least what the link has been seen to.
-    """
-    rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
-    if not (sending or receiving):
-        return LinkRates(rate, rate)
-    send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
-    ahead, beside = kv_transfer.parted(sending, receiver.node_id)
-    _, others = kv_transfer.parted(receiving, sender.node_id)
-    resources: tuple[tuple[float, list[kv_transfer.Stream]], ...] = (
-        (rate, []),
-        (max(send_rate, rate) if beside and send_rate else 0.0, beside),
-        (max(receive_rate, rate) if others and receive_rate else 0.0, others),
-    )
-    shared = together = kv_transfer.least_rate(*window, resources, ahead)
-    if ahead:
-        together = kv_transfer.least_rate(*window, resources)
-    return LinkRates(shared, max(together, rate / 2))
-
-
 def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
     """Return the time to read so many cached positions for another node, between two passes; 0: not known."""
     rate = sender.load.reading_bytes_per_second
     return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
-
-
-def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: StreamWindow) -> float:
-    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
-    rate = receiver.load.landing_bytes_per_second
-    if not rate:
-        return 0.0
-    waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    ahead, beside = kv_transfer.parted(receiver.receiving, sender.node_id)
-    shared = kv_transfer.slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
-    return waiting_seconds + window.num_bytes / rate * shared

@@ -51,7 +51,11 @@ def install(
     settings = load_settings(AgentSettings, parse_flags(AgentSettings, context.args))
     token = settings.read_join_token()
     token_file = settings.state_folder / "join.token"
-    flags = _without_token(context.args, token_file) if token else list(context.args)
+    flags = list(context.args)
+    if token:
+        for flag in ("--join-token", "--join-token-file"):
+            _, flags = serve.take_option(flags, flag)
+        flags.append(f"--join-token-file={token_file}")
     found = installed_service(flags)
     if is_dry_run:
         print(f"# {found.path}\n{found.content.decode('utf-8')}# {shlex.join(found.start_command)}")
@@ -80,9 +84,3 @@ def installed_service(flags: Sequence[str]) -> ServiceFile:
     if platform is None:
         raise ConfigurationError(f"{sys.platform} has neither systemd nor launchd")
     return service_file(platform, command_line, home=Path.home(), is_root=os.geteuid() == 0)
-
-
-def _without_token(arguments: Sequence[str], token_file: Path) -> list[str]:
-    for flag in ("--join-token", "--join-token-file"):
-        _, arguments = serve.take_option(arguments, flag)
-    return [*arguments, f"--join-token-file={token_file}"]

@@ -113,7 +113,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     exit_on_startup_signal()
     if role in _ENGINE_ROLES:
         sys.setswitchinterval(_SWITCH_SECONDS)
-    _leave_out(_unused_packages(role, settings))
+    _leave_out_unused(role, settings)
     level = str(getattr(settings, "log_level", level)).lower()
     check_level(level)
     configure_logging(_log_name(role, settings), level, log_format=wanted_log_format(os.environ))
@@ -153,17 +153,14 @@ def _metrics_page(settings: BaseSettings, port: int) -> Iterator[None]:
         yield
 
 
-def _unused_packages(role: str, settings: BaseSettings) -> Sequence[str]:
-    """Return what others load wherever it is installed, and this process has no use for."""
-    if role == "gateway" or getattr(settings, "engine", "torch") != "torch":
-        return ("torch",)
-    return ("triton",) if getattr(settings, "device", "") == "cpu" else ()
+def _leave_out_unused(role: str, settings: BaseSettings) -> None:
+    """Have the package that others load wherever it is, and this process has no use for, count as not installed.
 
-
-def _leave_out(packages: Sequence[str]) -> None:
-    """Have packages that are not loaded yet count as not installed: each takes seconds, and 100 to 200 MB."""
-    for package in packages:
-        sys.modules.setdefault(package, cast(ModuleType, None))
+    It would take seconds, and 100 to 200 MB. One that is loaded already stays.
+    """
+    uses_torch = role != "gateway" and getattr(settings, "engine", "torch") == "torch"
+    if not uses_torch or getattr(settings, "device", "") == "cpu":
+        sys.modules.setdefault("triton" if uses_torch else "torch", cast(ModuleType, None))
 
 
 def _leave() -> NoReturn:

@@ -277,7 +277,9 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(f"open [bold]{site.url}/ui[/] in a browser,", highlight=False)
     nodes_line = "baton nodes" if router == DEFAULT_ROUTER else f"baton nodes --router {router}"
-    console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{nodes_line}[/] shows what the router knows.")
+    trust = f"SSL_CERT_FILE={shlex.quote(site.https_cert_file)} " if site.https_cert_file else ""
+    chat_line = "baton chat" if site.url == DEFAULT_URL else f"{trust}baton chat --url {site.url}"
+    console.print(f"or run [bold]{chat_line}[/]; [bold]{nodes_line}[/] shows what the router knows.")
     console.print("Ctrl-C stops everything.\n")
     if started.is_lan:
         missing = "where it has --api-keys-file, --https-cert-file and --https-key-file; as it is, only here"
@@ -335,11 +337,6 @@ def _say_checked(console: Console, what: str, finding: str) -> None:
 
 def _given(**clients: str) -> Mapping[str, str]:
     return {name: value for name, value in clients.items() if value}
-
-
-def _chat_line(site: LocalCluster) -> str:
-    trust = f"SSL_CERT_FILE={shlex.quote(site.https_cert_file)} " if site.https_cert_file else ""
-    return "baton chat" if site.url == DEFAULT_URL else f"{trust}baton chat --url {site.url}"
 
 
 def _find_model(model: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from baton.engine.events import Ended
@@ -18,6 +19,8 @@ from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 MAX_FRAMES = 1024
 """Frames of a timeline; later ones are left out."""
+MAX_ARRIVALS = 256
+"""Frames of a link remembered: those that come while another stream's first one waits for its turn."""
 MAX_SPANS = 16
 """Times remembered in which a link was busy: about as many as there are streams with a frame on its way."""
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
@@ -142,6 +145,13 @@ class LinkMeter:
     """Time for which at least one was on its way."""
     spans: list[tuple[float, float]] = field(default_factory=list)
     """These times, disjoint, the last ones: a frame may arrive that was on its way before others came and went."""
+    arrivals: deque[tuple[float, int, float]] = field(default_factory=lambda: deque([(0.0, 0, 0.0)], MAX_ARRIVALS))
+    """When the last frames came, and what bytes and time were then."""
+
+    def totals_at(self, moment: float) -> tuple[int, float]:
+        """Return bytes and time of the frames that had come by a moment, or by the first that is remembered."""
+        known = next((each for each in reversed(self.arrivals) if each[0] <= moment), self.arrivals[0])
+        return known[1:]
 
     def frame_arrived(self, way_began: float, now: float, num_bytes: int) -> None:
         """Enter a frame for which the link was there at `way_began`, as far as its own stream can tell."""
@@ -150,6 +160,7 @@ class LinkMeter:
         del self.spans[len(self.spans) - len(met) :]
         self.spans = [*self.spans[-MAX_SPANS:], (min([way_began, *(begin for begin, _ in met)]), now)]
         self.num_bytes += num_bytes
+        self.arrivals.append((now, self.num_bytes, self.busy_seconds))
 
 
 @dataclass(slots=True)
@@ -177,7 +188,7 @@ class ReceptionClock:
     link: LinkMeter = field(default_factory=LinkMeter)
     num_bytes: int = 0
     before: tuple[int, float] | None = None
-    """Bytes and time of the link before the first frame; None: none has come."""
+    """Bytes and time of the link when the first frame's way began; None: none has come."""
     earlier_seconds: float = 0.0
     """`busy_seconds` of streams before, which broke."""
 
@@ -195,7 +206,7 @@ class ReceptionClock:
         self.origin = min(self.origin, now - ready_seconds)
         way_began = max(self.last_arrival, self.free_since, self.origin + ready_seconds)
         link = self.link
-        bytes_before, seconds_before = self.before = self.before or (link.num_bytes, link.busy_seconds)
+        bytes_before, seconds_before = self.before = self.before or link.totals_at(way_began)
         link.frame_arrived(way_began, now, num_bytes)
         self.num_bytes += num_bytes
         share = self.num_bytes / max(1, link.num_bytes - bytes_before)

@@ -14,6 +14,7 @@ from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.measurement import LinkMeter
 from baton.errors import BatonError, ConfigurationError, NotFoundError
+from baton.grpc_sockets.flow_control import ReceiveTurns
 from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
 from baton.kv_transport.fast_channel import FastChannel, limits_for
@@ -65,7 +66,7 @@ class PeerSet:
         self._meters = defaultdict[str, LinkMeter](LinkMeter)
         budget = budget or usual_budget()
         self._staging = StagingPool(min(MOST_IDLE_BYTES, budget.idle_bytes))
-        self._limits = limits_for(budget.frame_bytes)
+        self._limits, self._turns = limits_for(budget.frame_bytes), ReceiveTurns()
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
         self._probe_turn = asyncio.Lock()
 
@@ -139,7 +140,7 @@ class PeerSet:
             # A connection of its own: tokens and other streams never wait behind this one's frames.
             self._channels[peer.node_id] = open_channel(peer.address, is_dedicated=True)
             if peer.fast_address and self._choice != "grpc":
-                self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging, self._limits)
+                self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging, self._limits, self._turns)
             self._peers[peer.node_id] = peer
         return appeared
 

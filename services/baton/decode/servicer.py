@@ -148,7 +148,7 @@ class GatewayCall:
         """End after the last stream, and say if that is because the node shuts down."""
         self._is_ending = True
         if is_leaving:
-            self.open_batch().add_leaving()
+            self.open_batch().is_leaving = True
         self._has_news.set()
 
     def give_up(self, error: BatonError) -> None:
@@ -257,7 +257,7 @@ class _GatewayStream:
             log.exception("stream_failed request=%s", self._request.request_id)
             self.failed(BatonError("internal error of the decode node"))
         else:
-            self._call.open_batch().add_accepted(self._id)
+            self._call.open_batch().accepted.append(self._id)
 
     def cancel(self) -> None:
         """End without an answer."""
@@ -304,7 +304,8 @@ class ResponseBatch:
     """Gathers the output of a call's generations in one list per message field: a token costs three appends."""
 
     def __init__(self) -> None:
-        self._accepted: list[int] = []
+        self.accepted: list[int] = []
+        """Streams that were taken."""
         self._prompts: list[messages.StreamPrompt] = []
         self._stream_ids: list[int] = []
         self._output_indexes: list[int] = []
@@ -312,7 +313,9 @@ class ResponseBatch:
         self._chunks: list[messages.StreamTokens] = []
         self._finished: list[messages.StreamFinished] = []
         self._failed: list[messages.StreamFailed] = []
-        self._is_engine_alive = self._is_leaving = False
+        self._is_engine_alive = False
+        self.is_leaving = False
+        """Whether the node shuts down."""
         self._alone_stream_id: int | None = None
         self._told = list[Callable[[], None]]()
         self._num_prompt_tokens = 0
@@ -321,10 +324,6 @@ class ResponseBatch:
     def is_full(self) -> bool:
         """Return whether the next token belongs to another message."""
         return len(self._token_ids) + len(self._chunks) + self._num_prompt_tokens >= MAX_TOKENS
-
-    def add_accepted(self, stream_id: int) -> None:
-        """Say that a stream was taken."""
-        self._accepted.append(stream_id)
 
     def add_prompt(self, stream_id: int, position: int, tokens: Sequence[SampledToken]) -> None:
         """Add log-probabilities of a prompt."""
@@ -369,10 +368,6 @@ class ResponseBatch:
         self._alone_stream_id = stream_id if isolated.is_alone else 0
         self._told.append(isolated.told)
 
-    def add_leaving(self) -> None:
-        """Say that the node shuts down."""
-        self._is_leaving = True
-
     def note_written(self) -> None:
         """Tell those that wait for it."""
         for told in self._told:
@@ -381,7 +376,7 @@ class ResponseBatch:
     def message(self) -> messages.ServeResponse:
         """Return what has been gathered."""
         return messages.ServeResponse(
-            accepted_stream_ids=self._accepted,
+            accepted_stream_ids=self.accepted,
             prompts=self._prompts,
             token_stream_ids=self._stream_ids,
             token_output_indexes=self._output_indexes,
@@ -391,5 +386,5 @@ class ResponseBatch:
             failed=self._failed,
             is_engine_alive=self._is_engine_alive,
             alone_stream_id=self._alone_stream_id,
-            is_leaving=self._is_leaving,
+            is_leaving=self.is_leaving,
         )

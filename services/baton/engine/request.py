@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.runners.base import LayerKv, ModelInfo
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, check_range
 
 ConstraintKind = Literal["json_schema", "regex", "lark"]
 """The language that a constraint is written in."""
@@ -102,11 +101,6 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
-    def changes_logits(self) -> bool:
-        """Return whether logits are edited before the choice."""
-        return bool(self.min_tokens) or self.shifts_logits
-
-    @property
     def shifts_logits(self) -> bool:
         """Return whether any logits but those of masked end tokens are edited."""
         return bool(
@@ -119,29 +113,29 @@ class SamplingParams:
 
     def check(self, vocabulary_size: int) -> None:
         """Check every bound; raise InvalidFieldError naming the first field out of bounds."""
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_p", self.top_p, 0.0, 1.0, is_low_excluded=True)
-        _check_range("top_k", self.top_k, 0, math.inf)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("seed", self.seed, -(2**63), 2**63 - 1)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_range("min_tokens", self.min_tokens, 0, math.inf)
+        check_range("temperature", self.temperature, 0.0, 100.0)
+        check_range("top_p", self.top_p, 0.0, 1.0, is_low_excluded=True)
+        check_range("top_k", self.top_k, 0)
+        check_range("min_p", self.min_p, 0.0, 1.0)
+        check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        check_range("repetition_penalty", self.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
+        check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_range("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None:
-            _check_range("max_tokens", self.max_tokens, 1, math.inf)
+            check_range("max_tokens", self.max_tokens, 1)
             if self.min_tokens > self.max_tokens:
                 raise InvalidFieldError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         if self.num_top_logprobs is not None:
-            _check_range("top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
+            check_range("top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
         if self.num_prompt_logprobs is not None:
-            _check_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_TOP_LOGPROBS)
+            check_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_TOP_LOGPROBS)
         if self.structured_output is not None:
             self.structured_output.check()
         if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
             raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
         for token_id, bias in self.logit_bias.items():
-            _check_range(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+            check_range(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
             if not 0 <= token_id < vocabulary_size:
                 raise InvalidFieldError("logit_bias", f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
@@ -247,10 +241,3 @@ def check_request(request: EngineRequest, info: ModelInfo) -> None:
         raise InvalidFieldError("prompt_logprobs", "expected a prompt that is computed on the node that generates")
     if (request.params.structured_output is None) != (request.constraint is None):
         raise InvalidFieldError("structured_output", "this node has not compiled it and cannot enforce it")
-
-
-def _check_range(field_name: str, value: float, low: float, high: float, *, is_low_excluded: bool = False) -> None:
-    is_low_enough = value > low if is_low_excluded else value >= low
-    if not (is_low_enough and value <= high):  # also refuses NaN
-        bounds = f"{'above ' if is_low_excluded else ''}{low:g}" + ("" if high == math.inf else f" to {high:g}")
-        raise InvalidFieldError(field_name, f"expected {bounds}{' or more' if high == math.inf else ''}, got {value!r}")

@@ -162,7 +162,7 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
     if not np.isfinite(row.max()):  # the highest of values among which one is NaN is NaN
         raise not_finite_error()
     params = context.params
-    edited = _edit(row, context) if params.changes_logits else row
+    edited = _edit(row, context) if params.min_tokens or params.shifts_logits else row
     if context.constraint is not None:
         edited = np.where(_allowed(context.constraint, context, len(row)), edited, -np.inf)
     if edited is not row and not np.isfinite(edited.max()):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baton.config.container_limits import machine_memory, usable_memory
+from baton.config.settings import process_index
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
@@ -270,8 +271,8 @@ def _exposures(settings: GatewaySettings) -> Sequence[str]:
 
 def _own_metrics(settings: GatewaySettings, scrape: Scrape) -> AbstractContextManager[object]:
     """Serve this process's metrics, if a port is set for them: of several that share theirs, each is scraped alone."""
-    port = settings.own_metrics_port
-    return serving_metrics(scrape, settings.http_host, port) if port else nullcontext()
+    port = settings.metrics_port + max(0, process_index())
+    return serving_metrics(scrape, settings.http_host, port) if settings.metrics_port else nullcontext()
 
 
 def _http_limits(settings: GatewaySettings, max_body_bytes: int) -> HttpLimits:

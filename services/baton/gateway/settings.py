@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from baton.config.settings import REPEATABLE, ServiceSettings, process_index
+from baton.config.settings import REPEATABLE, ServiceSettings
 from baton.rpc.server import PortLimits
 from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
@@ -116,11 +116,6 @@ class GatewayAddressSettings(ServiceSettings):
     def is_shared(self) -> bool:
         """Return whether this process shares its ports with others."""
         return self.processes > 1
-
-    @property
-    def own_metrics_port(self) -> int:
-        """Return the port of this process's metrics; 0: none."""
-        return self.metrics_port + max(0, process_index()) if self.metrics_port else 0
 
 
 class ClientSettings(ServiceSettings):
@@ -230,11 +225,6 @@ class PublicTlsSettings(ServiceSettings, ExposureSettings):
         if self.client_ca_file is not None and self.https_cert_file is None and self.grpc_cert_file is None:
             raise ValueError("client_ca_file: without effect unless a port has a certificate (https_cert_file)")
         return self
-
-    @property
-    def has_grpc_tls(self) -> bool:
-        """Return whether the gRPC port has TLS."""
-        return self.grpc_cert_file is not None or (self.https_cert_file is not None and self.grpc_tls)
 
     def https_certificate(self) -> PublicCertificate | None:
         """Return what the REST port shows, None: no TLS; raise ConfigurationError for unreadable files."""
@@ -354,7 +344,9 @@ class GatewaySettings(
         open_hosts = {name: getattr(self, name) for name in ("http_host", "grpc_host")}
         open_hosts = {name: host for name, host in open_hosts.items() if not is_loopback(host)}
         exposures = []
-        has_tls = {"http_host": self.https_cert_file is not None, "grpc_host": self.has_grpc_tls}
+        has_https = self.https_cert_file is not None
+        has_grpc_tls = self.grpc_cert_file is not None or (has_https and self.grpc_tls)
+        has_tls = {"http_host": has_https, "grpc_host": has_grpc_tls}
         for name, host in open_hosts.items():
             if not has_tls[name] and not self.tls_ends_upstream:
                 exposures.append(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection, SilentPeerError, ThreadConnection
-from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow, StreamEndedError
+from baton.grpc_sockets.flow_control import PeerWindows, ReceiveTurns, ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
 from baton.grpc_sockets.frames import LARGEST_STREAM_ID, PREFACE, ErrorCode, ProtocolError, Setting, reset_frame
 from baton.grpc_sockets.headers import (
@@ -161,11 +161,14 @@ class CallListener(Protocol):
 class ClientCall:
     """One call that runs. Safe from any thread; no method waits."""
 
-    def __init__(self, connection: ClientConnection, stream_id: int, listener: CallListener) -> None:
+    def __init__(
+        self, connection: ClientConnection, stream_id: int, listener: CallListener, turns: ReceiveTurns | None
+    ) -> None:
         self._connection, self.stream_id = connection, stream_id
         self.ended = listener.ended
-        limits = connection.limits
-        self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes, limits.most_stream_window_bytes)
+        limits, round_trip = connection.limits, connection.round_trip_seconds
+        sizes = limits.stream_window_bytes, limits.num_held_bytes, limits.most_stream_window_bytes
+        self.window = ReceiveWindow(*sizes, turns=turns, round_trip_seconds=round_trip)
         deliver = partial(_deliver, self.window, listener)  # not of this call: what has begun to arrive goes with it
         self.assembler = MessageAssembler(listener.allocate, deliver, limits.message_bytes)
         self.has_response = False
@@ -195,9 +198,20 @@ def _deliver(window: ReceiveWindow, listener: CallListener, message: memoryview)
 class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
     """One connection to a server. Made by `connect`; a thread must then `run` it."""
 
-    def __init__(self, stream: ByteStream, authority: str, scheme: str, limits: Limits, timing: Timing) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        authority: str,
+        scheme: str,
+        limits: Limits,
+        timing: Timing,
+        *,
+        turns: ReceiveTurns | None = None,
+        round_trip_seconds: float = 0.0,
+    ) -> None:
         super().__init__(stream, limits, timing)
         self._authority, self._scheme = authority, scheme
+        self._turns, self.round_trip_seconds = turns or ReceiveTurns(), round_trip_seconds
         self._lock = threading.Lock()  # of `_calls`, `_next_id` and `_refusal`
         self._opening = threading.Lock()
         self.silent_at = -math.inf
@@ -211,12 +225,17 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
         *,
         metadata: Metadata | None = None,
         timeout_seconds: float | None = None,
+        is_in_turn: bool = True,
     ) -> ClientCall:
-        """Send a request; raise CallError if the connection takes none, or breaks: the listener hears nothing."""
+        """Send a request; raise CallError if the connection takes none, or breaks: the listener hears nothing.
+
+        `is_in_turn`: whether what comes is later than, and goes before, what comes of others; else it takes its part.
+        """
         headers = request_headers(path, self._authority, self._scheme, metadata or {}, timeout_seconds)
         with self._opening:  # streams must begin in the order of their numbers
+            turns = self._turns if is_in_turn else None
             with self._lock:
-                call = self._begin(lambda stream_id: ClientCall(self, stream_id, listener))
+                call = self._begin(lambda stream_id: ClientCall(self, stream_id, listener, turns))
             try:
                 self.writer.send_headers(call.stream_id, headers, is_last=False)
             except OSError as error:
@@ -254,6 +273,8 @@ class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
 
     def _forget(self, stream_id: int) -> bool:
         with self._lock:
+            if (call := self._calls.get(stream_id)) is not None:
+                call.window.close()
             return super()._forget(stream_id)
 
     def _refuse(self, why: str) -> None:
@@ -308,15 +329,19 @@ def connect(
     timing: Timing | None = None,
     tls: ssl.SSLContext | None = None,
     server_name: str = "",
+    turns: ReceiveTurns | None = None,
 ) -> ClientConnection:
     """Connect, start the reading thread, and wait for the peer's first settings.
 
-    `server_name` is what the server's certificate must bear; empty: the host. Raises OSError if there is no connection
+    `server_name` is what the server's certificate must bear; empty: the host. `turns`: the order of its streams and
+    those of other connections; None: of its own alone. Raises OSError if there is no connection
     within `timing.connect_seconds`, or the peer is no HTTP/2 server.
     """
     timing = timing or Timing()
     host, port = address
+    began = time.monotonic()
     sock = socket.create_connection(address, timing.connect_seconds)
+    round_trip = time.monotonic() - began
     stream: ByteStream = sock
     try:
         prepare(sock, receive_seconds=SILENCE_SECONDS, send_seconds=timing.send_seconds)
@@ -326,7 +351,8 @@ def connect(
         sock.close()
         raise
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    connection = ClientConnection(stream, authority, "https" if tls else "http", limits or Limits(), timing)
+    scheme, limits = "https" if tls else "http", limits or Limits()
+    connection = ClientConnection(stream, authority, scheme, limits, timing, turns=turns, round_trip_seconds=round_trip)
     threading.Thread(target=connection.run, name="h2-client", daemon=True).start()
     if not connection.greeted.wait(timing.connect_seconds) or not connection.is_open:
         connection.shut_down()

@@ -158,7 +158,7 @@ class ThreadConnection(Connection):
         """Send DATA frames as windows allow; raise StreamEndedError, TimeoutError or OSError if it has to end."""
         message = MessageParts(parts)
         while message.num_bytes:
-            num_bytes = self.windows.take(stream_id, message.num_bytes, deadline, most=self.writer.frame_bytes)
+            num_bytes = self.windows.take(stream_id, min(message.num_bytes, self.writer.frame_bytes), deadline)
             is_end = is_last and num_bytes == message.num_bytes
             header = frames.pack_header(num_bytes, frames.FrameType.DATA, frames.END_STREAM if is_end else 0, stream_id)
             self.writer.send(header, *message.cut(num_bytes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -74,116 +74,112 @@ class PeerWindows:
             self._streams[stream_id] = _checked(window + change)
 
 
-GIVE_WAY_SECONDS = 0.015
-"""For which a later stream waits at least while an earlier one's window is shut, and for three times as long as the
-window took to open before. Where it takes longer, since what has come is not taken, the later one uses what is left."""
-MAX_GIVE_WAY_SECONDS = 0.1
-"""For which it waits at most."""
-TURN_BYTES = 256 << 10
-"""That a later stream sends at once, where the earlier one has just nothing to send."""
-PATIENCE_SECONDS = 2.0
-"""For which a message waits so at most: whoever is to get it takes a longer silence for a stream that has broken."""
-_SMALL_BYTES = 64 << 10  # a message no larger than this waits for none of other streams
-
-
 class SendWindows(PeerWindows):
-    """Windows of one connection whose senders wait here, the earliest stream's first. Safe from any thread.
-
-    One after the other, streams end sooner on average than side by side, and nobody's end depends on who comes after.
-    """
+    """Windows of one connection whose senders wait here, each for its own stream's. Safe from any thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
-        self._turns = threading.Condition(lock)
-        """For those behind an earlier stream: nobody wakes them for every window that opens."""
-        self._sending: dict[int, float] = {}
-        """Streams with a large message under way, and since when."""
-        self._opened: dict[int, tuple[float, float]] = {}
-        """When the peer last opened a stream's window, and how long after the time before."""
+        self._lock = threading.Lock()
+        self._opened: dict[int, threading.Condition] = {}
+        """By stream: its window, or the connection's, may have been opened, or it has ended."""
 
     def open(self, stream_id: int) -> None:
         """Begin with a stream."""
-        with self._changed:
+        with self._lock:
             super().open(stream_id)
+            self._opened[stream_id] = threading.Condition(self._lock)
 
     def close(self, stream_id: int) -> None:
         """End a stream; whoever waits for its window gives up."""
-        with self._changed:
+        with self._lock:
             super().close(stream_id)
-            self._sending.pop(stream_id, None)
-            self._opened.pop(stream_id, None)
-            self._changed.notify_all()
-            self._turns.notify_all()
+            if opened := self._opened.pop(stream_id, None):
+                opened.notify_all()
 
     def close_all(self) -> None:
         """End all streams."""
-        with self._changed:
+        with self._lock:
             self._streams.clear()
-            self._sending.clear()
-            self._changed.notify_all()
-            self._turns.notify_all()
+            self._wake_all()
 
-    def take(
-        self, stream_id: int, num_left: int, deadline: float | None = None, *, most: int = LARGEST_WINDOW_BYTES
-    ) -> int:
-        """Return how much of what is left of a message may be sent now, 1 or more and `most` at most; wait for it.
+    def take(self, stream_id: int, num_bytes: int, deadline: float | None = None) -> int:
+        """Return how much of so many bytes may be sent now, 1 or more; wait for it.
 
-        `num_left` is 1 or more; `deadline` is on the monotonic clock, None: as long as the stream lives. Raises
+        `num_bytes` is 1 or more; `deadline` is on the monotonic clock, None: as long as the stream lives. Raises
         StreamEndedError if the stream has ended, TimeoutError at the deadline.
         """
-        with self._changed:
-            if num_left > _SMALL_BYTES and stream_id in self._streams:
-                self._sending.setdefault(stream_id, time.monotonic())
-            is_first = stream_id == next(iter(self._streams), stream_id)  # they are opened in order
-            most = min(most, num_left, most if is_first else TURN_BYTES)
-            while (is_behind := self._is_behind(stream_id)) or not (granted := self.grant(stream_id, most)):
-                remaining = math.inf if deadline is None else deadline - time.monotonic()
-                if remaining <= 0:
+        with self._lock:
+            while not (granted := self.grant(stream_id, num_bytes)):
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     raise TimeoutError("the deadline has passed")
-                if is_behind:
-                    self._turns.wait(min(remaining, GIVE_WAY_SECONDS))
-                else:
-                    self._changed.wait(None if deadline is None else remaining)
-            if granted == num_left and self._sending.pop(stream_id, 0.0):
-                self._turns.notify_all()
+                self._opened[stream_id].wait(remaining)
             return granted
-
-    def _is_behind(self, stream_id: int) -> bool:
-        """Return whether the earliest stream with a large message can send, or could of late and waits for its window.
-
-        A connection writes one frame at a time, so nothing is lost by it.
-        """
-        if len(self._sending) < 2 or stream_id not in self._sending:
-            return False
-        earlier, now = min(self._sending), time.monotonic()
-        opened_at, took = self._opened.get(earlier, (0.0, 0.0))
-        give_way = min(max(GIVE_WAY_SECONDS, 3 * took), MAX_GIVE_WAY_SECONDS)
-        goes_on = self._streams[earlier] > 0 or now - opened_at < give_way
-        patience = PATIENCE_SECONDS / (1 if give_way == GIVE_WAY_SECONDS else 4)  # who takes may be slow, not the link
-        return earlier < stream_id and goes_on and now - self._sending[stream_id] < patience
 
     def add(self, stream_id: int, num_bytes: int) -> None:
         """Take note of a WINDOW_UPDATE; as `PeerWindows.add`."""
-        with self._changed:
+        with self._lock:
             super().add(stream_id, num_bytes)
-            if stream_id in self._streams:
-                now = time.monotonic()
-                self._opened[stream_id] = now, now - self._opened.get(stream_id, (now, 0.0))[0]
-            self._changed.notify_all()
+            if opened := self._opened.get(stream_id):
+                opened.notify_all()
+            elif stream_id == 0:
+                self._wake_all()
 
     def set_initial(self, num_bytes: int) -> None:
         """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; as `PeerWindows.set_initial`."""
-        with self._changed:
+        with self._lock:
             super().set_initial(num_bytes)
-            self._changed.notify_all()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for opened in self._opened.values():
+            opened.notify_all()
 
 
 def _checked(num_bytes: int) -> int:
     if num_bytes > LARGEST_WINDOW_BYTES:
         raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {num_bytes} bytes")
     return num_bytes
+
+
+QUEUE_SECONDS = 0.001
+"""A later stream makes room while what its window is opened for comes this much later than after a round trip."""
+LEAST_WINDOW_BYTES = 32 << 10
+"""A later stream's window at least while an earlier one is coming: a tenth of a network card that is full."""
+COMING_SECONDS = 0.1
+"""Without a byte after which a stream does not count as coming: more than between two messages that are ready."""
+
+
+class ReceiveTurns:
+    """The order in which streams come to one node, over whatever connections: the earliest first. Safe from any thread.
+
+    One after the other, streams end sooner on average than side by side, and nobody's end depends on who comes after.
+    No stream is ever stopped, so none waits in vain.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._coming: dict[int, float] = {}
+        """When bytes of a stream came last, of those that are coming."""
+
+    def begin(self) -> int:
+        """Return the turn of a stream that begins now."""
+        return next(self._numbers)
+
+    def end(self, turn: int) -> None:
+        """Take note that a stream has ended."""
+        with self._lock:
+            self._coming.pop(turn, None)
+
+    def arrived(self, turn: int) -> bool:
+        """Take note that bytes of a stream have come; return whether an earlier one is coming."""
+        with self._lock:
+            now = self._clock()
+            coming = {each: at for each, at in self._coming.items() if now - at < COMING_SECONDS}
+            self._coming = coming | {turn: now}
+            return min(self._coming) < turn
 
 
 GROWTH_SECONDS = 0.004
@@ -200,25 +196,38 @@ class ReceiveWindow:
     their taker: then nothing is given back until some are released. A message that is being received is not held, so a
     message larger than the window gets through. `num_bytes`: size, as the peer was told. `num_held_bytes`: messages
     that the taker may hold before the window stays shut. `most_bytes`: size up to which it grows; 0: it stays as it is.
-    `clock`: seconds, monotonic.
+    `turns`: of the streams among which this one is the next. `round_trip_seconds`: of its idle connection. `clock`:
+    seconds, monotonic.
     """
 
     def __init__(
-        self, num_bytes: int, num_held_bytes: int, most_bytes: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        num_bytes: int,
+        num_held_bytes: int,
+        most_bytes: int = 0,
+        *,
+        turns: ReceiveTurns | None = None,
+        round_trip_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lock = threading.Lock()
-        self._size = self._open = num_bytes
+        self._turns, self._turn = turns, turns.begin() if turns else 0
+        self._prompt_seconds = QUEUE_SECONDS + round_trip_seconds
+        self._size = self._wanted = self._open = num_bytes
         self._most_bytes, self._num_held_bytes = most_bytes, num_held_bytes
         self._held = 0
         self._due = 0
         self._clock = clock
+        self._is_behind, self._num_received = False, 0
+        self._opened_at: tuple[int, float] | None = None
+        """After how many bytes come those that the window was opened for last, and when that was."""
         self._arrived = 0  # since `_since`
         self._since = clock()
 
     @property
     def piece_bytes(self) -> int:
-        """After how many bytes it opens: the peer need not wait for that then, whatever the link takes."""
-        return max(1, self._size // 4)
+        """After how many bytes it opens: whose turn it is need not wait for that, whatever the link takes."""
+        return max(1, self._wanted // (2 if self._is_behind else 4))
 
     def received(self, num_bytes: int) -> int:
         """Take note of DATA; return by how much to open the window, 0: not yet. Raises ProtocolError beyond it."""
@@ -227,9 +236,16 @@ class ReceiveWindow:
                 raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"{num_bytes} bytes into a window of {self._open}")
             self._open -= num_bytes
             self._due += num_bytes
-            if self._size < self._most_bytes:
+            self._num_received += num_bytes
+            if self._size < self._most_bytes and not self._is_behind:
                 self._grow(num_bytes)
+            self._give_way(is_behind=self._turns is not None and self._turns.arrived(self._turn))
             return self._give_back()
+
+    def close(self) -> None:
+        """Take note that the stream has ended: it has no turn any more."""
+        if self._turns is not None:
+            self._turns.end(self._turn)
 
     def hold(self, num_bytes: int) -> None:
         """Take note of a message that was handed on."""
@@ -253,9 +269,24 @@ class ReceiveWindow:
             self._due += more
         self._arrived, self._since = 0, now
 
+    def _give_way(self, *, is_behind: bool) -> None:
+        """Want a small window behind an earlier stream, and a larger one while no queue stands on the way."""
+        was_behind, self._is_behind = self._is_behind, is_behind
+        if not is_behind:
+            self._wanted = self._size
+        elif not was_behind:
+            self._wanted, self._opened_at = min(self._size, LEAST_WINDOW_BYTES), None
+        elif self._opened_at and self._num_received > self._opened_at[0]:
+            is_queued = self._clock() - self._opened_at[1] > self._prompt_seconds
+            wanted = self._wanted // 2 if is_queued else self._wanted * 2
+            self._wanted, self._opened_at = min(self._size, max(LEAST_WINDOW_BYTES, wanted)), None
+
     def _give_back(self) -> int:
-        if self._due < self.piece_bytes or self._held > self._num_held_bytes:
+        due = min(self._due, self._wanted - self._open)
+        if due < self.piece_bytes or self._held > self._num_held_bytes:
             return 0
-        due, self._due = self._due, 0
+        if self._opened_at is None:
+            self._opened_at = self._num_received + self._open, self._clock()
+        self._due -= due
         self._open += due
         return due

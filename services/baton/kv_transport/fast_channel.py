@@ -25,6 +25,7 @@ from opentelemetry import propagate
 
 from baton.errors import ConfigurationError, StreamBrokenError, UnavailableError
 from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
+from baton.grpc_sockets.flow_control import ReceiveTurns
 from baton.grpc_sockets.headers import CallError, Code, Status
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.internal.v1 import prefill_service_pb2
@@ -191,10 +192,16 @@ class _ProbeStream(FastStream):
 
 
 class FastChannel:
-    """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has."""
+    """Streams from a prefill node over a connection of its own, made when needed, with TLS as its context has.
 
-    def __init__(self, address: str, staging: StagingPool, limits: Limits = LIMITS) -> None:
-        self._address, self._limits = address, limits
+    `turns`: the order of its streams and those from other nodes; None: of its own alone.
+    """
+
+    def __init__(
+        self, address: str, staging: StagingPool, limits: Limits = LIMITS, turns: ReceiveTurns | None = None
+    ) -> None:
+        self._address = address
+        self._connect_to = partial(connect, limits=limits, timing=_TIMING, turns=turns)
         self._staging = staging
         self._identity = identity_towards(address)
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fast-kv")
@@ -249,7 +256,8 @@ class FastChannel:
     def _call(self, path: str, request: bytes, stream: FastStream, metadata: dict[str, str | bytes]) -> ClientCall:
         """Make the call, and the connection if there is none. In a thread of the executor."""
         try:
-            return self._connected().call(path, request, stream, metadata=metadata)
+            is_in_turn = path != PROBE_PATH  # which tells what the link carries, not what others leave of it
+            return self._connected().call(path, request, stream, metadata=metadata, is_in_turn=is_in_turn)
         except CallError as error:
             is_lost = error.status.code is Code.UNAVAILABLE
             raise FastPathError(error.status.message, reason="CONNECT_FAILED" if is_lost else "REFUSED") from error
@@ -277,9 +285,9 @@ class FastChannel:
 
     def _connect(self, host: str, port: int) -> ClientConnection:
         if self._identity is None:
-            return connect((host, port), limits=self._limits, timing=_TIMING)
+            return self._connect_to((host, port))
         context, name = self._identity.client_context(), self._identity.server_name
-        return connect((host, port), limits=self._limits, timing=_TIMING, tls=context, server_name=name)
+        return self._connect_to((host, port), tls=context, server_name=name)
 
 
 def _cancel_made(making: asyncio.Future[ClientCall]) -> None:

@@ -107,26 +107,20 @@ def _prober(call: Any, request: Callable[..., Any]) -> Callable[[int, float], As
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:
     """Add a servicer; its `Prefill` takes a `ReceivedRequest`, yields `PrefillResponse`s, and `EncodedFrame`s."""
-    _add(server, PREFILL_SERVICE_NAME, {"Prefill": _streaming(servicer.Prefill, parse_request, serialize_response)})
+    _add(server, PREFILL_SERVICE_NAME, "Prefill", servicer.Prefill, parse_request)
 
 
 def add_block_service(servicer: BlockServiceServicer, server: grpc.aio.Server) -> None:
     """Add a servicer; its `PullBlocks` takes a `ReceivedPull`, yields `PullBlocksResponse`s, and `EncodedFrame`s."""
-    _add(server, BLOCK_SERVICE_NAME, {"PullBlocks": _streaming(servicer.PullBlocks, parse_pull, serialize_response)})
+    _add(server, BLOCK_SERVICE_NAME, "PullBlocks", servicer.PullBlocks, parse_pull)
 
 
-def _add(server: grpc.aio.Server, name: str, handlers: dict[str, Any]) -> None:
-    """Add a service, and `ProbeLink` to it, whose messages are the same on the wire in both."""
-    handlers["ProbeLink"] = _streaming(_answer_probe, prefill_service_pb2.ProbeLinkRequest.FromString, bytes)
+def _add(server: grpc.aio.Server, name: str, method: str, behavior: Any, parse: Callable[[bytes], Any]) -> None:
+    """Add a service: what streams frames, and `ProbeLink`, whose messages are the same on the wire in both."""
+    make: Any = grpc.unary_stream_rpc_method_handler
+    parse_probe = prefill_service_pb2.ProbeLinkRequest.FromString
+    handlers = {"ProbeLink": make(_answer_probe, parse_probe, bytes), method: make(behavior, parse, serialize_response)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-
-
-def _streaming(
-    behavior: Callable[..., Any], deserialize: Callable[[bytes], Any], serialize: Callable[[Any], bytes]
-) -> Any:
-    return grpc.unary_stream_rpc_method_handler(
-        behavior, request_deserializer=deserialize, response_serializer=serialize
-    )
 
 
 class FastServer:

@@ -18,7 +18,7 @@ import grpc
 
 from baton.capacity.prefix_reuse import FRAME_TOKENS, FRAMES_AHEAD, MAX_FRAME_BYTES
 from baton.engine.runners.base import LayerKv, Runner
-from baton.errors import InvalidFieldError, MismatchError
+from baton.errors import InvalidFieldError, MismatchError, check_range
 from baton.internal.v1 import block_service_pb2
 from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer
 from baton.kv.hashing import HASH_BYTES, BlockHash, split_hashes
@@ -166,8 +166,7 @@ def _checked_hashes(message: block_service_pb2.PullBlocksRequest, runner: Runner
     if message.block_token_count != block_tokens:
         raise MismatchError("block_token_count", block_tokens, message.block_token_count)
     for name in ("block_begin", "layers_per_frame"):
-        if getattr(message, name) < 0:
-            raise InvalidFieldError(name, f"expected 0 or more, got {getattr(message, name)}")
+        check_range(name, getattr(message, name), 0)
     try:
         hashes = split_hashes(message.block_hashes)
     except ValueError as error:

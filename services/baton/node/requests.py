@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.sampling import Alternative, SampledToken
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, check_range
 from baton.v1 import generation_pb2
 
 MAX_REQUEST_ID_CHARACTERS = 128
@@ -19,8 +19,7 @@ def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
     """Check the names of a request; raise InvalidFieldError if one is empty, too long or would break a log's line."""
     if not 1 <= len(request_id) <= MAX_REQUEST_ID_CHARACTERS or not request_id.isprintable():
         raise InvalidFieldError("request_id", f"expected 1 to {MAX_REQUEST_ID_CHARACTERS} printable characters")
-    if attempt < 1:
-        raise InvalidFieldError("attempt", f"expected 1 or more, got {attempt}")
+    check_range("attempt", attempt, 1)
     if len(cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
 
@@ -33,16 +32,14 @@ def check_placement_id(placement_id: str) -> None:
 
 def check_priority(priority: int) -> None:
     """Check whose turn a request is; raise InvalidFieldError if the priority is out of range."""
-    if abs(priority) > MAX_PRIORITY:
-        raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
+    check_range("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
 
 
 def check_tenant(tenant: str, weight: int) -> None:
     """Check for whom a request is; raise InvalidFieldError if the name is too long, or the weight out of range."""
     if len(tenant) > MAX_TENANT_CHARACTERS:
         raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
-    if not 0 <= weight <= MAX_TENANT_WEIGHT:
-        raise InvalidFieldError("tenant_weight", f"expected 0 to {MAX_TENANT_WEIGHT}, got {weight}")
+    check_range("tenant_weight", weight, 0, MAX_TENANT_WEIGHT)
 
 
 def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:

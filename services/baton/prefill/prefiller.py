@@ -14,7 +14,7 @@ from opentelemetry import trace
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
 from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
-from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError
+from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError, check_range
 from baton.internal.v1 import prefill_service_pb2
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
@@ -128,13 +128,11 @@ class Prefiller:
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
-        if request.stream_number < 0:
-            raise InvalidFieldError("stream_number", f"expected 0 or more, got {request.stream_number}")
+        check_range("stream_number", request.stream_number, 0)
         if not 0 <= request.output_token_count < max(1, num_tokens):
             raise InvalidFieldError("output_token_count", f"expected 0 to {num_tokens - 1}")
         for name in ("layers_per_frame", "chunk_token_count"):
-            if getattr(request, name) < 0:
-                raise InvalidFieldError(name, f"expected 0 or more, got {getattr(request, name)}")
+            check_range(name, getattr(request, name), 0)
 
     def _check_has_room(self, num_bytes: int) -> None:
         if self._max_prompt_bytes is not None and num_bytes > self._max_prompt_bytes:

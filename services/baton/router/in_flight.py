@@ -108,16 +108,14 @@ class PlacementLedger:
         placed = [entry for entry in unreported if entry.work.num_prompt_tokens]
         listed_spans = _listed_spans(load, entries)
         spans = [*listed_spans, *[(entry.work.prompt_begin, entry.work.prompt_end) for entry in placed]]
-        seconds = [
-            cost.prompt_seconds(shape, profile, *span, pass_tokens=pass_tokens, is_first=not index, beside=beside)
-            for index, span in enumerate(spans)
-        ]
+        seconds, last_pass = cost.queued_seconds(shape, profile, spans, pass_tokens, beside)
         if spans and load.num_decoding and not (load.queued_prompts and load.queued_prompts[0].num_done_tokens):
             seconds[0] += cost.JOIN_STEPS * cost.step_seconds(shape, profile, *beside)  # for the pass that runs
         placed_at = [entry.placed_at_seconds for entry in placed]
         listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens and spans else 0.0
-        return QueuedWork(listed, load_at_seconds, list(zip(since, placed_at, strict=True)), pass_seconds)
+        since_then = list(zip(since, placed_at, strict=True))
+        return QueuedWork(listed, load_at_seconds, since_then, pass_seconds, last_pass)
 
     def has_prompts(self, node_id: str, load: NodeLoad) -> bool:
         """Return whether a node had prompts to compute when it reported, or has got some since."""

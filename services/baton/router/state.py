@@ -14,7 +14,7 @@ from baton.capacity.snapshot import DECLARED_LINK, ClusterSnapshot, Link, Placem
 from baton.kv.hashing import Adapter
 from baton.router.calibration import Calibration, Comparison, ObservedDemand, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
-from baton.router.cluster.streams import StreamPath, StreamsInFlight, cards_of
+from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import MAX_ENTRIES, PlacedRequest, PlacedWork, PlacementLedger, RecentWork
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome
@@ -312,17 +312,16 @@ class RouterState:
             estimated = share * candidate.estimate.transfer_seconds / placed.link_factor
             if measured < estimated or not held_up:
                 self.link_calibration.add(pair, measured, estimated)
-        elif held_up and held_up.card and (held_up.is_bound if is_faster else not was_hidden):
-            usual = self.nodes.card_rates(*pair)[cards_of(*pair).index(held_up.card)]
-            if usual:
+        elif held_up and held_up.bytes_per_second and (held_up.is_bound if is_faster else not was_hidden):
+            if usual := self.nodes.card_rates(*pair)[0]:
                 estimated = share * held_up.busy_seconds * held_up.bytes_per_second / usual
-                self.card_calibration.add(held_up.card, measured, estimated)
+                self.card_calibration.add(sender_id, measured, estimated)
             self._snapshots.changed(*pair)
         elif was_hidden and beyond_seconds > 0:
             if outcome.kv_frames and not held_up:
                 usual_seconds = frame_seconds(link.round_trip_seconds)
                 self.frame_calibration.add(pair, beyond_seconds / outcome.kv_frames, usual_seconds)
-        elif is_faster or not held_up:  # as if no other stream were there
+        elif not held_up or (is_faster and not held_up.is_bound):  # as if no other stream were there
             usual = link.bytes_per_second * self.link_calibration.factor(pair)
             packing = share * candidate.wire.pack_seconds if candidate.wire else 0.0
             self.link_calibration.add(pair, measured, max(outcome.kv_bytes / usual, packing))
@@ -339,7 +338,7 @@ class RouterState:
             of_node.forget(node_id.__eq__)
         for of_link in (self.link_calibration, self.frame_calibration):
             of_link.forget(lambda pair: node_id in pair)
-        self.card_calibration.forget(lambda card: card in cards_of(node_id, node_id))
+        self.card_calibration.forget(node_id.__eq__)
 
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:

@@ -140,18 +140,13 @@ class LoopChannel:
     def unary_stream(
         self, path: str, request_serializer: Serialize, response_deserializer: Deserialize[T], **_: Any
     ) -> Callable[..., LoopStream[T]]:
-        """Return a function that makes a call with one request and any number of responses."""
+        """Return a function that makes a call with its one request, or those written later, and many responses."""
         headers = self._headers_of(path)
-        return lambda request: LoopStream(
-            self, headers(), request_serializer, response_deserializer, request_serializer(request)
+        return lambda *request: LoopStream(
+            self, headers(), request_serializer, response_deserializer, *map(request_serializer, request)
         )
 
-    def stream_stream(
-        self, path: str, request_serializer: Serialize, response_deserializer: Deserialize[T], **_: Any
-    ) -> Callable[..., LoopStream[T]]:
-        """Return a function that makes a call with any number of requests and responses."""
-        headers = self._headers_of(path)
-        return lambda: LoopStream(self, headers(), request_serializer, response_deserializer)
+    stream_stream = unary_stream
 
     async def _only(self, headers: bytes, request: bytes) -> bytes:
         connection = await self.connected()

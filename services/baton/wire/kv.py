@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from baton.capacity.kv_transfer import WireAbility
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, check_range
 from baton.internal.v1 import block_service_pb2, kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, RopeState, StateTensor, WireFormat, check_wire
 from baton.v1 import generation_pb2
@@ -128,11 +128,9 @@ def _spec_from_proto(spec: kv_pb2.KvLayerSpec, *, field: str) -> LayerSpec:
     if spec.attention_kind == kv_pb2.ATTENTION_KIND_STATE:
         return LayerSpec(0, 0, 0, state=state_from_proto(spec.state_tensors))
     for name in ("kv_head_count", "key_head_dim", "value_head_dim"):
-        if getattr(spec, name) < 1:
-            raise InvalidFieldError(f"{field}.{name}", f"expected 1 or more, got {getattr(spec, name)}")
+        check_range(f"{field}.{name}", getattr(spec, name), 1)
     window = spec.sliding_window_token_count
-    if window < 0:
-        raise InvalidFieldError(f"{field}.sliding_window_token_count", f"expected 0 or more, got {window}")
+    check_range(f"{field}.sliding_window_token_count", window, 0)
     if spec.attention_kind != (kv_pb2.ATTENTION_KIND_SLIDING if window else kv_pb2.ATTENTION_KIND_FULL):
         problem = f"expected the kind of a layer with a window of {window} tokens, got {spec.attention_kind}"
         raise InvalidFieldError(f"{field}.attention_kind", problem)

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from baton.errors import InvalidFieldError, NotFoundError
+from baton.errors import NotFoundError, check_range
 from baton.internal.v1 import worker_service_pb2
 from baton.internal.v1.worker_service_pb2 import FetchTokenizerRequest, FetchTokenizerResponse
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer
@@ -43,10 +43,8 @@ class WorkerServicer(WorkerServiceServicer):
         """Pause, and wait for what runs."""
         current_caller().check_speaks_for(self._node.node_id)
         wait, lease = seconds_from_duration(request.wait), seconds_from_duration(request.lease)
-        if not 0 <= wait <= _LONGEST_WAIT_SECONDS:
-            raise InvalidFieldError("wait", f"must be 0 to {_LONGEST_WAIT_SECONDS:.0f} seconds, got {wait:g}")
-        if not 0 < lease <= _LONGEST_LEASE_SECONDS:
-            raise InvalidFieldError("lease", f"must be above 0 and up to {_LONGEST_LEASE_SECONDS:.0f} s, got {lease:g}")
+        check_range("wait", wait, 0.0, _LONGEST_WAIT_SECONDS)
+        check_range("lease", lease, 0.0, _LONGEST_LEASE_SECONDS, is_low_excluded=True)
         loop = asyncio.get_running_loop()
         self._end_lease()
         self._lease = loop.call_later(lease, self._resume)

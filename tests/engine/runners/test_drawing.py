@@ -72,4 +72,4 @@ def test_a_span_gets_the_token_that_the_pass_before_chose() -> None:
     before = ComputedPass(MockLogits([NOT_FINITE, 8], 20), None)
     spans = [Span([4], 0, [0], True), Span([-1], 5, [0], True, follows_row=1), Span([-1], 5, [0], True, follows_row=0)]
 
-    assert [span.token_ids for span in with_known_tokens(spans, before)] == [[4], (8,), (0,)]
+    assert [span.token_ids for span in with_known_tokens(spans, before.tokens())] == [[4], (8,), (0,)]

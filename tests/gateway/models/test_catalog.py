@@ -25,6 +25,7 @@ from baton.internal.v1.model_service_pb2 import (
     MODEL_STAGE_FAILED,
     MODEL_STAGE_FETCHING,
     MODEL_STAGE_STORED,
+    ChangeModelRequest,
     DesiredModel,
     ListModelsResponse,
     MachineModel,
@@ -58,12 +59,12 @@ class FakeNodes:
         """Say what the planner says."""
         return None if self.models is None else ListModelsResponse(models=self.models)
 
-    async def use_model(self, name: str) -> None:
+    async def change_model(self, request: ChangeModelRequest) -> None:
         """Have a model loaded: here its node comes at once."""
-        self.used.append(name)
+        self.used.append(request.use)
         if len(self.used) <= self.num_slow_uses:
             return
-        self.states = [*self.states, node(name)] if not isinstance(self.states, BatonError) else ()
+        self.states = [*self.states, node(request.use)] if not isinstance(self.states, BatonError) else ()
 
     async def list_node_states(self) -> Sequence[NodeState]:
         """List, or fail."""

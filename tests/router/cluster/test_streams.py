@@ -70,8 +70,26 @@ def test_links_share_a_card_and_it_is_known_what_that_did() -> None:
 
     assert left == []
     held_up = [streams.held_up(name) for name in ("p", "q", "other")]
-    assert held_up == [("dgx>", 1e9, pytest.approx(seconds), True) for seconds in (1.0, 1.0, 2.5)]
+    assert held_up == [(1e9, pytest.approx(seconds), True) for seconds in (1.0, 1.0, 2.5)]
     assert streams.held_up("p") is None
+
+
+def test_a_receiver_takes_the_earliest_stream_first() -> None:
+    """Of another sender, too: the later one is held up by its card, for as long as that one comes and it itself."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    path = PATH._replace(receive_bytes_per_second=1e9)
+    for sender_id in ("dgx", "spark"):
+        streams.add(sender_id, path._replace(sender_id=sender_id), 500_000_000, compute_seconds=0.0)
+    left = []
+    for _ in range(10):
+        clock.seconds += 0.1
+        left.append([each.num_ready_bytes for each in streams.of_node("mac")[1]])
+
+    assert left[3:5] == [pytest.approx([1e8, 5e8]), pytest.approx([5e8])]
+    assert left[-1] == []
+    assert streams.held_up("dgx") == (0.0, pytest.approx(0.5), False)
+    assert streams.held_up("spark") == (0.0, pytest.approx(1.0), True)
 
 
 def test_a_stream_that_others_do_not_slow_is_not_held_up() -> None:
@@ -94,7 +112,7 @@ def test_a_stream_that_others_do_not_slow_is_not_held_up() -> None:
 
     assert streams.of_node("dgx") == ((), ())
     assert [streams.held_up(name) for name in ("alone", "p", "q")] == [None] * 3
-    assert streams.held_up("slow") == ("", 0.0, pytest.approx(0.1), False)
+    assert streams.held_up("slow") == (0.0, pytest.approx(0.1), False)
 
 
 def test_a_stream_beside_others_on_a_wide_card_is_not_bound_by_that() -> None:
@@ -109,7 +127,7 @@ def test_a_stream_beside_others_on_a_wide_card_is_not_bound_by_that() -> None:
     clock.seconds += 0.4
     streams.end("mac")
 
-    assert streams.held_up("mac") == ("dgx>", 2e9, pytest.approx(0.5), False)
+    assert streams.held_up("mac") == (2e9, pytest.approx(0.5), False)
 
 
 def test_a_card_that_was_measured_slow_does_not_hold_up_what_its_link_carries() -> None:

@@ -45,18 +45,15 @@ def advise_pair(pair: PairFinding, num_prompt_tokens: int) -> list[str]:
         f"V as {wire.value_dtype} ({format_bytes(wire.value_bytes)})",
     )
     carried = f"{name}: {link}. KV of {num_prompt_tokens} tokens: {', '.join(parts)}: {wire.reason}."
-    sentences = [carried, _hidden(estimate)]
+    transfer, exposed = format_seconds(estimate.transfer_seconds), format_seconds(estimate.exposed_seconds)
+    prefill = format_seconds(estimate.prefill_seconds)
+    hidden = f"  The transfer takes {transfer} beside {prefill} of prefill; {exposed} of it show."
+    sentences = [carried, hidden]
     if pair.local is not None and pair.local.estimate is not None:
         sentences.append(_winner(estimate, pair.local.estimate))
     if hint := _hint(pair.options, pair.remote, wire):
         sentences.append(hint)
     return sentences
-
-
-def _hidden(estimate: CostEstimate) -> str:
-    transfer, exposed = format_seconds(estimate.transfer_seconds), format_seconds(estimate.exposed_seconds)
-    prefill = format_seconds(estimate.prefill_seconds)
-    return f"  The transfer takes {transfer} beside {prefill} of prefill; {exposed} of it show."
 
 
 def _winner(remote: CostEstimate, local: CostEstimate) -> str:

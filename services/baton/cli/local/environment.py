@@ -35,11 +35,6 @@ def worker_environment(engine: str, num_workers: int, *, library_root: Path = Pa
     wanted = {"GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     if sys.platform == "linux":
         wanted |= _MALLOC
-        if engine == "mlx":
-            wanted |= _preload(library_root)
+        if engine == "mlx" and (libraries := sorted(library_root.glob(f"*-linux-gnu/{_OPENBLAS}"))):
+            wanted["LD_PRELOAD"] = str(libraries[0])
     return {name: value for name, value in wanted.items() if name not in os.environ}
-
-
-def _preload(library_root: Path) -> Mapping[str, str]:
-    library = next(iter(sorted(library_root.glob(f"*-linux-gnu/{_OPENBLAS}"))), None)
-    return {"LD_PRELOAD": str(library)} if library else {}

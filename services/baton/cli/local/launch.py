@@ -107,11 +107,6 @@ class ProcessPlan:
         """host:port on which it tells its health without TLS."""
         return f"{self.address.rpartition(':')[0]}:{self.health_port}" if self.health_port else self.address
 
-    @property
-    def shown_address(self) -> str:
-        """Where it can be reached, for people, an address a line."""
-        return f"{self.http_url}\ngRPC {self.address}" if self.http_url else self.address
-
 
 def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
     """Return processes in order of start, on free ports; raise ConfigurationError if one would be refused."""

@@ -81,7 +81,8 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
     for plan in plans:
         name = plan.child.name
         device = ", ".join(filter(None, (plan.engine, devices.get(name, "")))) or "-"
-        table.add_row(name, device, plan.shown_address, str(process_ids.get(name) or "-"))
+        address = f"{plan.http_url}\ngRPC {plan.address}" if plan.http_url else plan.address
+        table.add_row(name, device, address, str(process_ids.get(name) or "-"))
     return table
 
 

@@ -13,7 +13,7 @@ from baton.decode.kv_stream.recovery import LOCAL_MARGIN, local_seconds
 from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
-from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
+from baton.errors import BatonError, InvalidFieldError, StreamBrokenError, check_range
 from baton.internal.v1 import block_service_pb2, decode_service_pb2, kv_pb2, router_service_pb2
 from baton.kv.hashing import HASH_BYTES, join_hashes
 from baton.kv.stream import KvProgress
@@ -164,8 +164,7 @@ def check_pull(placement: router_service_pb2.Placement) -> None:
         raise InvalidFieldError(f"{field}.node_id", "expected the id of a node")
     if placement.prefill_node_id not in ("", placement.decode_node_id):
         raise InvalidFieldError(field, "expected none where placement.prefill_node_id computes the prompt")
-    if pull.block_count < 1:
-        raise InvalidFieldError(f"{field}.block_count", f"expected 1 or more, got {pull.block_count}")
+    check_range(f"{field}.block_count", pull.block_count, 1)
 
 
 def pull_request(

@@ -183,7 +183,9 @@ class KvStreamReader(ABC):
                     self._take_element(element, message)
             raise StreamBrokenError("the stream ended without its summary")
         finally:
-            self._drop_unpacked()
+            if self._unpacking is not None:
+                self._unpacking.frame.cancel()
+                self._unpacking = None
 
     def _take_layout(self, message: Response, terms: StreamTerms) -> StreamLedger:
         """Return the account of a stream that answers the request, and brings what this cache can hold."""
@@ -241,11 +243,6 @@ class KvStreamReader(ABC):
             self.reception.clock.held_back(time.perf_counter())
         self._engine.write_kv(self.engine_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
-
-    def _drop_unpacked(self) -> None:
-        if self._unpacking is not None:
-            self._unpacking.frame.cancel()
-            self._unpacking = None
 
     def _close(self, ledger: StreamLedger, summary: kv_pb2.KvSummary) -> None:
         try:

@@ -68,7 +68,9 @@ class RemotePrefill:
         self._node, self._nodes = node, nodes
         self._request = first_request(request, layout, admitted.num_cached_tokens)
         self._engine_id = engine_id
-        self._options = prefill_options(request.placement, node.node_id)
+        placement = request.placement
+        options = [_option(placement), *map(_option, placement.alternatives)]  # what the router chose comes first
+        self._options = [option for option in options if option.node_id not in ("", node.node_id)]
         self._deadline, self._metrics = deadline, metrics
         self._num_tokens = len(self._request.token_ids)
         self._submitted_seconds = admitted.submitted_seconds
@@ -253,12 +255,6 @@ def first_request(
         tenant=request.tenant,
         tenant_weight=request.tenant_weight,
     )
-
-
-def prefill_options(placement: Placement, decode_node_id: str) -> list[PrefillOption]:
-    """Return the node that the router chose, then its alternatives."""
-    options = [_option(placement), *(_option(alternative) for alternative in placement.alternatives)]
-    return [option for option in options if option.node_id not in ("", decode_node_id)]
 
 
 def _option(message: Placement | PrefillAlternative) -> PrefillOption:

@@ -60,7 +60,10 @@ def stored_tensors(file: Path, *, kind: str = "model") -> dict[str, StoredTensor
         text = _header(file)
         header = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
         first = 8 + len(text)
-        _check_whole(file, first + max((entry["data_offsets"][1] for entry in header.values()), default=0), kind)
+        num_bytes = first + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if (num_present := file.stat().st_size) < num_bytes:
+            problem = f"{file.name} is cut short: {num_present} of {num_bytes} bytes are there; fetch it again"
+            raise ConfigurationError(f"{kind} {file.parent}: {problem}")
         tensors = {
             name: StoredTensor(file, entry["dtype"], tuple(entry["shape"]), first + entry["data_offsets"][0])
             for name, entry in header.items()
@@ -77,12 +80,6 @@ def stored_tensors(file: Path, *, kind: str = "model") -> dict[str, StoredTensor
 def tensor_shapes(file: Path, *, kind: str = "model") -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor in a safetensors file; raises what `stored_tensors` does."""
     return {name: tensor.shape for name, tensor in stored_tensors(file, kind=kind).items()}
-
-
-def _check_whole(file: Path, num_bytes: int, kind: str) -> None:
-    if (num_present := file.stat().st_size) < num_bytes:
-        problem = f"{file.name} is cut short: {num_present} of {num_bytes} bytes are there; fetch it again"
-        raise ConfigurationError(f"{kind} {file.parent}: {problem}")
 
 
 def _header(file: Path) -> bytes:

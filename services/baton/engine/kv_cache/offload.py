@@ -117,11 +117,6 @@ class Offload:
         disk_rate = self._disk.store.bytes_per_second if self._disk is not None else 0.0
         return TierRates(self._bytes_per_second, disk_rate, self._max_read_blocks)
 
-    @property
-    def max_restored_blocks(self) -> int:
-        """Return the blocks that are copied in with one pass while other sequences are computed."""
-        return self._max_blocks()
-
     def keep(self, sequence: Sequence) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
         num_blocks = min(sequence.num_stored_blocks, self.store.max_blocks)
@@ -171,7 +166,7 @@ class Offload:
         if spare and not self._is_quicker(0, 1, num_copies=2):
             self._bytes_per_second *= _RATE_GROWTH
         elif spare:
-            max_blocks = min(self._max_blocks(), self.store.max_blocks)
+            max_blocks = min(self.max_pass_blocks(), self.store.max_blocks)
             spare = spare[-max_blocks:]
             evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
         return evicted
@@ -306,7 +301,7 @@ class Offload:
         candidates = pool.next_evicted(max(0, num_blocks)) if pool else []
         return [SwapOut(*each) for each in candidates if each.block_hash not in self.store]
 
-    def _max_blocks(self) -> int:
+    def max_pass_blocks(self) -> int:
         """Return the blocks that a pass may copy, 1 or more; if the rate is not known, as many as go at once."""
         if not self._bytes_per_second or math.isinf(self.max_copy_seconds):
             return AHEAD_BLOCKS

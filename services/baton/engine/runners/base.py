@@ -302,7 +302,7 @@ class Runner(ABC):
         This implementation computes one pass before it returns.
         """
         assert num_steps == 1, "this runner launches one pass at a time"
-        return ComputedPass(self.forward(with_known_tokens(spans, after)), draws)
+        return ComputedPass(self.forward(with_known_tokens(spans, after.tokens() if after else None)), draws)
 
     @abstractmethod
     def copy_block(self, source: int, target: int) -> None:
@@ -341,11 +341,10 @@ class Runner(ABC):
         """Free the model and the blocks."""
 
 
-def with_known_tokens(spans: Sequence[Span], after: Launched | None) -> Sequence[Span]:
-    """Return the spans with the tokens that the pass before has chosen, waiting for them."""
-    if after is None:
+def with_known_tokens(spans: Sequence[Span], tokens: Sequence[int] | None) -> Sequence[Span]:
+    """Return the spans with the tokens that the pass before has chosen, by its rows; None: they follow no pass."""
+    if tokens is None:
         return spans
-    tokens = after.tokens()
     return [
         span if span.follows_row is None else span._replace(token_ids=(max(tokens[span.follows_row], 0),))
         for span in spans

@@ -165,7 +165,7 @@ class BatchAdmission:
         """
         if not self._queues.running or not prefix.restored:
             return False
-        room = self._offload.max_restored_blocks - sum(len(each.contents) for each in step.swaps.ins)
+        room = self._offload.max_pass_blocks() - sum(len(each.contents) for each in step.swaps.ins)
         num_found, restore = len(prefix.blocks), sequence.begin_restore()
         if len(prefix.restored) <= room or (restore.num_filled_blocks and num_found < restore.filled_end):
             return False

@@ -86,7 +86,7 @@ class NodeLinks:
 
     def _drop_unused(self, *, beside: NodeLink) -> None:
         for address, link in self._links.items():
-            if link is not beside and not link.is_used:
+            if link is not beside and not link.num_streams:
                 del self._links[address]
                 self._tasks.create_task(link.close())
                 return
@@ -99,12 +99,8 @@ class NodeLink:
         self._channel, self._tasks = channel, tasks
         self._call: DecodeCall | None = None
         self._running: asyncio.Task[None] | None = None
-        self._num_streams = 0
-
-    @property
-    def is_used(self) -> bool:
-        """Return whether it carries a stream."""
-        return self._num_streams > 0
+        self.num_streams = 0
+        """Streams that it carries."""
 
     async def follow(self, request: DecodeServiceGenerateRequest, attempt: Attempt) -> Finished | None:
         """Generate; see `NodeLinks.follow`."""
@@ -113,7 +109,7 @@ class NodeLink:
             # A context of its own: the call outlives the request, and must not speak in its trace.
             self._running = self._tasks.create_task(self._call.run(), context=contextvars.Context())
         call = self._call
-        self._num_streams += 1
+        self.num_streams += 1
         stream_id = call.open(request, attempt)
         try:
             return await attempt.ended
@@ -122,7 +118,7 @@ class NodeLink:
                 call.retire()
             raise
         finally:
-            self._num_streams -= 1
+            self.num_streams -= 1
             call.cancel(stream_id)
             attempt.close()
 

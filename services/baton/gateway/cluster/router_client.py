@@ -109,13 +109,6 @@ class RouterClient:
             return models.ListModelsResponse() if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
         return answer
 
-    async def use_model(self, name: str) -> None:
-        """Have a model loaded that is wanted on demand.
-
-        Raises BatonError if the leader refuses, or no router answers.
-        """
-        await self.change_model(models.ChangeModelRequest(use=name))
-
     async def change_model(self, request: models.ChangeModelRequest) -> models.ChangeModelResponse:
         """Change what models are wanted; return how the model stands, or would.
 

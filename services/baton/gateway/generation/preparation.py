@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, check_range
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.generation import requests
@@ -111,8 +110,9 @@ class Preparation:
         arrival_seconds = loop.time()
         model = await self.catalog.model(request.model)
         _check_stop(request.stop)
-        _check_cache_salt(request.cache_salt)
-        _check_priority(request.priority)
+        if len(request.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
+            raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
+        check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
         if key.name:
             request = replace(request, cache_salt=self.tenants.salt_of(key.name, request.cache_salt))
         _check_sampling(request.sampling, model.vocabulary_size)
@@ -267,15 +267,15 @@ def _complete_sampling(
 
 def _check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
     """Check every bound of generation.proto; raise InvalidFieldError naming the first field out of bounds."""
-    _check_range("temperature", sampling.temperature, 0.0, 100.0)
+    check_range("temperature", sampling.temperature, 0.0, 100.0)
     if sampling.HasField("top_p"):
-        _check_range("top_p", sampling.top_p, 0.0, 1.0, is_low_excluded=True)
-    _check_range("top_k", sampling.top_k, 0, math.inf)
-    _check_range("min_p", sampling.min_p, 0.0, 1.0)
+        check_range("top_p", sampling.top_p, 0.0, 1.0, is_low_excluded=True)
+    check_range("top_k", sampling.top_k, 0)
+    check_range("min_p", sampling.min_p, 0.0, 1.0)
     if sampling.HasField("repetition_penalty"):
-        _check_range("repetition_penalty", sampling.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
-    _check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
-    _check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
+        check_range("repetition_penalty", sampling.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
+    check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
+    check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
     _check_counts(sampling)
     _check_structured_output(sampling)
     _check_tokens(sampling, vocabulary_size)
@@ -290,29 +290,17 @@ def _check_stop(stops: Sequence[str]) -> None:
             raise InvalidFieldError("stop", f"expected strings of 1 to {MAX_STOP_CHARACTERS} characters")
 
 
-def _check_cache_salt(salt: str) -> None:
-    """Check the name of a prefix cache; InvalidFieldError if it is too long."""
-    if len(salt.encode()) > MAX_CACHE_SALT_BYTES:
-        raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
-
-
-def _check_priority(priority: int) -> None:
-    """Check whose turn a request is; InvalidFieldError if the priority is out of range."""
-    if abs(priority) > MAX_PRIORITY:
-        raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
-
-
 def _check_counts(sampling: SamplingParameters) -> None:
-    _check_range("min_token_count", sampling.min_token_count, 0, math.inf)
+    check_range("min_token_count", sampling.min_token_count, 0)
     if sampling.HasField("max_token_count"):
-        _check_range("max_token_count", sampling.max_token_count, 1, math.inf)
+        check_range("max_token_count", sampling.max_token_count, 1)
         if sampling.min_token_count > sampling.max_token_count:
             problem = f"{sampling.min_token_count} is more than the limit of {sampling.max_token_count} tokens"
             raise InvalidFieldError("min_token_count", problem)
     if sampling.HasField("top_logprob_count"):
-        _check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
+        check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
     if sampling.HasField("prompt_logprob_count"):
-        _check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
+        check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
 
 
 def _check_structured_output(sampling: SamplingParameters) -> None:
@@ -331,7 +319,7 @@ def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:
     if len(sampling.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
         raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
     for bias in sampling.logit_bias.values():
-        _check_range("logit_bias", bias, -100.0, 100.0)
+        check_range("logit_bias", bias, -100.0, 100.0)
     _check_token_ids("logit_bias", list(sampling.logit_bias), vocabulary_size)
     if len(sampling.stop_token_ids) > MAX_STOP_TOKENS:
         raise InvalidFieldError("stop_token_ids", f"expected at most {MAX_STOP_TOKENS} entries")
@@ -343,10 +331,3 @@ def _check_token_ids(field: str, token_ids: Sequence[int], vocabulary_size: int)
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocabulary_size:
             raise InvalidFieldError(field, f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
-
-
-def _check_range(field: str, value: float, low: float, high: float, *, is_low_excluded: bool = False) -> None:
-    is_low_enough = value > low if is_low_excluded else value >= low
-    if not (is_low_enough and value <= high):  # also refuses NaN
-        bounds = f"{'above ' if is_low_excluded else ''}{low:g}" + (" or more" if high == math.inf else f" to {high:g}")
-        raise InvalidFieldError(field, f"expected {bounds}, got {value!r}")

@@ -18,6 +18,7 @@ from baton.gateway.cluster.router_client import NO_NODE, RouterClient
 from baton.gateway.models.entry import CatalogEntry, PinnedModel
 from baton.gateway.models.served_model import ModelText, ServedModel
 from baton.gateway.models.status import ModelStatus, status_of, unknown_model
+from baton.internal.v1.model_service_pb2 import ChangeModelRequest
 from baton.internal.v1.node_pb2 import NodeDescription
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import decodes
@@ -238,7 +239,7 @@ class ModelCatalog:
         now = asyncio.get_running_loop().time()
         if now - self._used_seconds.get(name, -math.inf) >= self._settings.poll_seconds:
             self._used_seconds[name] = now
-            await self._router.use_model(name)
+            await self._router.change_model(ChangeModelRequest(use=name))
 
     def _refusal(self, entry: CatalogEntry) -> UnavailableError:
         status = entry.status

@@ -109,15 +109,10 @@ def find_location(settings: NodeSettings) -> node_pb2.KubernetesPlace | None:
             node = read_kubernetes_node(settings.kubernetes_node)
         except WatchError as error:
             log.warning("kubernetes_node_unread node=%s cause=%s", node.name, error.message)
-    return location_to_proto(node, settings.accelerator_counts)
-
-
-def location_to_proto(node: KubernetesNode, accelerator_counts: dict[str, int]) -> node_pb2.KubernetesPlace:
-    """Return a place as a message."""
     return node_pb2.KubernetesPlace(
         node_name=node.name,
         labels=node.labels,
         taints=node.taints,
         allocatable=node.allocatable,
-        accelerator_counts=accelerator_counts,
+        accelerator_counts=settings.accelerator_counts,
     )

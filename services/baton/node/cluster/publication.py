@@ -29,7 +29,6 @@ class CacheIndexPublications:
     """A node's streams to all cache indexes. `add` is called on the event loop."""
 
     def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
-        self._node_id = node_id
         self._holdings = Holdings()
         self._replicas = Replicas(
             cache_indexes,

@@ -18,7 +18,7 @@ from baton.capacity.snapshot import Link, NodeSnapshot, TermSpread, TierRates
 from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
 from baton.router.calibration import Calibration
-from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight, cards_of
+from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight
 from baton.router.in_flight import NO_RATES, PlacementLedger, RecentWork
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import Node, NodeDescription, NodeTable
@@ -108,9 +108,8 @@ class NodeSnapshots:
 
     def card_rates(self, sender_id: str, receiver_id: str) -> tuple[float, float]:
         """Return the rates of the network cards of one that sends and one that receives, bytes/s; 0: not known."""
-        rates = self._nodes.card_rates(sender_id, receiver_id)
-        sending, receiving = map(self._known.card_calibration.factor, cards_of(sender_id, receiver_id))
-        return rates[0] / sending, rates[1] / receiving
+        sending, receiving = self._nodes.card_rates(sender_id, receiver_id)
+        return sending / self._known.card_calibration.factor(sender_id), receiving
 
     def device_share(self, node: Node) -> float:
         """Return by what other nodes that decode on a node's device slow it: they take turns."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.capacity.cost import compute_prompts
@@ -36,27 +37,23 @@ class StreamPath(NamedTuple):
     def rates(self) -> dict[str, float]:
         """Return the rates by resource, those that are known; a card's is the link's at least."""
         link = self.link_bytes_per_second
-        cards = zip(cards_of(*self.link), (self.send_bytes_per_second, self.receive_bytes_per_second), strict=True)
-        known = {card: max(rate, link) for card, rate in cards if rate}
+        cards = {
+            f"{self.sender_id}>": self.send_bytes_per_second,
+            f">{self.receiver_id}": self.receive_bytes_per_second,
+        }
+        known = {card: max(rate, link) for card, rate in cards.items() if rate}
         return {f"{self.sender_id}>{self.receiver_id}": link, **known}
-
-
-def cards_of(sender_id: str, receiver_id: str) -> tuple[str, str]:
-    """Return what the card of a node that sends, and that of one that receives, are called."""
-    return f"{sender_id}>", f">{receiver_id}"
 
 
 class HeldUp(NamedTuple):
     """What other links did to a stream that met them, as far as the rates are right that were taken for it."""
 
-    card: str
-    """That carried them, too, while it could have sent more (`cards_of`); empty: none did."""
     bytes_per_second: float
-    """Taken for the card's rate."""
+    """Taken for the rate of its sender's card, where the others shared that alone while it could send more; else 0."""
     busy_seconds: float
     """Time that the link needs for the stream beside them."""
     is_bound: bool
-    """Whether the card left the link less than that carries."""
+    """Whether a card left the link less than that carries."""
 
 
 @dataclass(slots=True)
@@ -70,9 +67,12 @@ class _Flow:
     num_sent_bytes: float = 0.0
     busy_seconds: float = 0.0
     """Of its link, with what was sent."""
-    card: str | None = None
-    """As `HeldUp` has it; None: it met no other link's stream."""
+    has_met: bool = False
+    """Whether others shared a card with its link."""
+    met: set[str] = field(default_factory=set)
+    """These cards, while the link could have carried more."""
     is_bound: bool = False
+    """As `HeldUp` has it."""
 
     @property
     def num_computed_bytes(self) -> float:
@@ -84,18 +84,13 @@ class _Flow:
     def num_ready_bytes(self) -> float:
         return self.num_computed_bytes - self.num_sent_bytes
 
-    def note(self, busy_seconds: float, card: str | None, *, is_bound: bool) -> None:
-        """Note for how long the link was busy with it, and beside what; as the fields are."""
-        self.busy_seconds += busy_seconds
-        self.card = card or (self.card if card is None else self.card or "")
-        self.is_bound |= is_bound
-
 
 class StreamsInFlight:
     """Streams by placement, moved on as their prompts are computed and as links and network cards carry them.
 
     A node computes prompts one after the other, as far as its reports do not say otherwise. A link carries the earliest
-    stream that has something; links share cards evenly. One ends when all of it is sent, or its request has ended.
+    stream that has something, and so does a receiver's card; links share their sender's evenly. One ends when all of it
+    is sent, or its request has ended.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -138,9 +133,11 @@ class StreamsInFlight:
         self._sent.pop(flow.path.sender_id, None)
         for node_id in flow.path.link:
             self._of_node[node_id].pop(placement_id, None)
-        if flow.card is not None:
-            seconds = flow.busy_seconds * flow.num_bytes / flow.num_sent_bytes
-            self._held_up[placement_id] = HeldUp(flow.card, flow.rates.get(flow.card, 0.0), seconds, flow.is_bound)
+        if flow.has_met:
+            left_seconds = max(0.0, flow.num_bytes - flow.num_sent_bytes) / flow.path.link_bytes_per_second
+            card = f"{flow.path.sender_id}>"
+            rate = flow.rates.get(card, 0.0) if flow.met == {card} else 0.0
+            self._held_up[placement_id] = HeldUp(rate, flow.busy_seconds + left_seconds, flow.is_bound)
             if len(self._held_up) > MAX_HELD_UP:
                 self._held_up.popitem(last=False)
 
@@ -182,6 +179,7 @@ class StreamsInFlight:
                     computed_seconds,
                     node_id,
                     flow.path.receiver_id,
+                    flow.path.link_bytes_per_second,
                 )
             )
         kept = self._sent[node_id] = tuple(streams)
@@ -215,31 +213,38 @@ class StreamsInFlight:
                 flow.left_seconds = left_seconds
 
     def _send(self, elapsed_seconds: float) -> None:
-        """Send an even part of each link that has something, its earliest stream first, then what others left over."""
-        links = dict[tuple[str, str], list[_Flow]]()
-        for flow in self._flows.values():
-            if flow.num_ready_bytes > 0:
-                links.setdefault(flow.path.link, []).append(flow)
-        room = {name: rate * elapsed_seconds for flows in links.values() for name, rate in flows[0].rates.items()}
+        """Send the earliest streams first, each link an even part of its sender's card, then what others left over."""
+        waiting = ready = [flow for flow in self._flows.values() if flow.num_ready_bytes > 0]
+        before = [flow.num_sent_bytes for flow in ready]
+        room = {name: rate * elapsed_seconds for flow in ready for name, rate in flow.rates.items()}
+        busy = set[tuple[str, str]]()  # links that could carry no more
         for turn in range(2):
-            num_users = Counter([name for flows in links.values() for name in flows[0].rates])
-            parts = {name: room[name] / count for name, count in num_users.items()}
-            left = dict[tuple[str, str], list[_Flow]]()
-            for link, flows in links.items():
-                rates, link_rate = flows[0].rates, flows[0].path.link_bytes_per_second
-                num_left = part = min(parts[name] for name in rates)
-                is_full = sum(flow.num_ready_bytes for flow in flows) > part
-                shared = [name for name in rates if num_users[name] > 1]
-                card = min(shared, key=parts.__getitem__) if shared and is_full else "" if shared else None
-                rate = part / elapsed_seconds if is_full else link_rate  # who could send more is busy all the time
-                for flow in flows:
-                    sent = min(num_left, flow.num_ready_bytes)
-                    num_left -= sent
-                    flow.num_sent_bytes += sent
-                    if sent and not turn:
-                        flow.note(sent / rate, card, is_bound=rate < link_rate)
-                for name in rates:
-                    room[name] -= part - num_left
-                if is_full and (rest := [flow for flow in flows if flow.num_ready_bytes > 0]):
-                    left[link] = rest
-            links = left
+            links = {flow.path.link for flow in waiting}
+            num_links = Counter([sender_id for sender_id, _ in links])
+            parts = {link: room.get(f"{link[0]}>", math.inf) / num_links[link[0]] for link in links}
+            for flow in waiting:
+                most = min(parts[flow.path.link], *[room[name] for name in flow.rates])
+                num_bytes = min(flow.num_ready_bytes, most)
+                if not turn and num_bytes > most - 1:
+                    busy.add(flow.path.link)
+                flow.num_sent_bytes += num_bytes
+                parts[flow.path.link] -= num_bytes
+                for name in flow.rates:
+                    room[name] -= num_bytes
+            waiting = [
+                flow for flow in waiting if flow.num_ready_bytes > 0 and min(room[name] for name in flow.rates) > 0
+            ]
+        of_link = dict[tuple[str, str], list[tuple[_Flow, float]]]()
+        for flow, was in zip(ready, before, strict=True):
+            of_link.setdefault(flow.path.link, []).append((flow, flow.num_sent_bytes - was))
+        num_users = Counter([name for (flow, _), *_ in of_link.values() for name in flow.rates])
+        for link, flows in of_link.items():
+            num_bytes, most = sum([sent for _, sent in flows]), flows[0][0].path.link_bytes_per_second * elapsed_seconds
+            shared = {name for name in flows[0][0].rates if num_users[name] > 1}
+            seconds = elapsed_seconds if link in busy else elapsed_seconds * num_bytes / most
+            for flow, sent in flows:
+                if sent or (not num_bytes and flow is flows[0][0]):
+                    flow.busy_seconds += seconds * sent / num_bytes if num_bytes else seconds
+                    flow.has_met |= bool(shared)
+                    flow.met |= shared if link in busy else set()
+                    flow.is_bound |= link in busy and num_bytes < most - 1

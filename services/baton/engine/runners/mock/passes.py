@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from baton.engine.runners.base import Array, Launched, Span
+from baton.engine.runners.base import Array
 from baton.engine.runners.drawing import Draws, draw_tokens
 
 
@@ -59,18 +59,6 @@ class MockPass:
     def cut(self, num_steps: int) -> int:
         """Drop the steps after some, but for those that have begun."""
         return self._cut(self, num_steps)
-
-
-def with_tokens(spans: Sequence[Span], after: Launched | None) -> Sequence[Span]:
-    """Return the spans with the tokens of the pass before, which the device has in its queue."""
-    if after is None:
-        return spans
-    assert isinstance(after, MockPass), "a pass of another runner cannot be followed"
-    tokens = after.chosen[-1]
-    return [
-        span if span.follows_row is None else span._replace(token_ids=(max(tokens[span.follows_row], 0),))
-        for span in spans
-    ]
 
 
 def chosen_tokens(logits: MockLogits, draws: Draws | None, step: int) -> list[int]:

@@ -10,10 +10,10 @@ from itertools import chain
 import numpy as np
 
 from baton.capacity.hardware import Hardware, StepSpan, step_seconds
-from baton.engine.runners.base import BlockCopies, Launched, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import BlockCopies, Launched, LayerKv, ModelInfo, Runner, Span, with_known_tokens
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mock.kv_codec import MockCodec
-from baton.engine.runners.mock.passes import MockLogits, MockPass, chosen_tokens, with_tokens
+from baton.engine.runners.mock.passes import MockLogits, MockPass, chosen_tokens
 from baton.engine.runners.mock.state import Positions, States, kv_of, next_tokens, states_at, states_from, states_of
 
 _PROJECTION_SHARE = 0.25
@@ -71,7 +71,8 @@ class MockRunner(Runner):
     ) -> MockPass:
         """Put a pass, or several in a row, into the queue. One that hands layers out is waited for."""
         started = max(self.clock(), self._free_at)
-        known = with_tokens(spans, after)
+        assert after is None or isinstance(after, MockPass), "a pass of another runner cannot be followed"
+        known = with_known_tokens(spans, after.chosen[-1] if after else None)  # which the device has in its queue
         if any(span.layer_sink for span in known):
             return self._launched([chosen_tokens(self.forward(known), draws, 0)], [self.clock()])
         tokens, ends = list[list[int]](), list[float]()
@@ -92,7 +93,9 @@ class MockRunner(Runner):
             return self._compute_decoding(spans)
         for span in spans:
             states = states_of(span.token_ids, span.start, self.info.layout.num_layers)
-            self._scatter(span.block_table, span.start, states)
+            blocks, offsets = self._places(span.block_table, span.start, len(span.token_ids))
+            self._states[blocks, :, offsets] = states.T
+            self._sums[blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
         return [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
 
     def pass_seconds(self, spans: Sequence[Span]) -> float:
@@ -171,13 +174,10 @@ class MockRunner(Runner):
                     sink(layer, kv_of(states[layer], spec, layout.dtype))
 
     def _next_tokens(self, span: Span) -> list[int]:
-        sums = self._gather_sums(span.block_table, span.end).cumsum(dtype=np.uint64)
+        num_blocks = -(-span.end // self.block_tokens)
+        sums = self._sums[list(span.block_table[:num_blocks])].reshape(-1).cumsum(dtype=np.uint64)
         wanted = sums[span.first_logits_position : span.end]
         return next_tokens(wanted, self.info.vocabulary_size, self._excluded)
-
-    def _gather_sums(self, block_table: Sequence[int], num_tokens: int) -> States:
-        num_blocks = -(-num_tokens // self.block_tokens)
-        return self._sums[list(block_table[:num_blocks])].reshape(-1)[:num_tokens]
 
     def _compute_decoding(self, spans: Sequence[Span]) -> list[int]:
         """Compute one position of each span, all together: a mock may not be the slowest part of what it serves."""
@@ -194,12 +194,6 @@ class MockRunner(Runner):
         sums[ends - 1] *= np.arange(self.block_tokens) <= offsets[:, None]  # what lies behind the position is not its
         totals = np.add.reduceat(sums.sum(axis=1, dtype=np.uint64), ends - block_indexes - 1)
         return next_tokens(totals, self.info.vocabulary_size, self._excluded)
-
-    def _scatter(self, block_table: Sequence[int], start: int, states: States) -> None:
-        """Keep the states of positions in all layers, [num_layers, num_tokens]."""
-        blocks, offsets = self._places(block_table, start, states.shape[-1])
-        self._states[blocks, :, offsets] = states.T
-        self._sums[blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
 
     def _scatter_layer(self, block_table: Sequence[int], layer: int, start: int, states: States) -> None:
         """Keep the states of positions in one layer, [num_tokens]."""

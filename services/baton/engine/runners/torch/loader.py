@@ -23,7 +23,7 @@ from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import Alone, LlamaModel, Ranks
 from baton.engine.runners.torch.llama.support import is_llama_like
-from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
+from baton.engine.runners.torch.lora import AdapterLayers, load_adapter
 from baton.engine.runners.torch.ops.choose import choose_ops
 from baton.engine.runners.torch.ops.device import device_memory
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
@@ -168,7 +168,9 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     info, checkpoint, packed, folders = _read(options, ops if ranks.size == 1 else None)
     try:
         model = _load_model(checkpoint, packed, options, ranks)
-        adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
+        adapters = {
+            each.adapter.name: load_adapter(each, options.torch_dtype, options.torch_device) for each in folders
+        }
         backbone = _backbone_of(model, info, options, ops, ranks, adapters)
         log.info(
             "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d weights=%r",

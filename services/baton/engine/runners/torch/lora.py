@@ -57,11 +57,6 @@ class Additions:
                 output.index_add_(0, indices, rows[indices] @ pair.down @ pair.up)
 
 
-def load_adapters(folders: Iterable[LoraFolder], dtype: torch.dtype, device: torch.device) -> AdapterLayers:
-    """Load the weights of adapters; they are scaled in float32, then rounded."""
-    return {folder.adapter.name: _load(folder, dtype, device) for folder in folders}
-
-
 def adapted_rows(segments: Iterable[tuple[str, range]], num_rows: int, device: torch.device) -> tuple[AdaptedRows, ...]:
     """Return which rows of a pass have which adapter; rows without one are in none of them."""
     by_adapter: dict[str, list[int]] = {}
@@ -74,7 +69,8 @@ def adapted_rows(segments: Iterable[tuple[str, range]], num_rows: int, device: t
     )
 
 
-def _load(folder: LoraFolder, dtype: torch.dtype, device: torch.device) -> list[dict[str, LowRankWeights]]:
+def load_adapter(folder: LoraFolder, dtype: torch.dtype, device: torch.device) -> list[dict[str, LowRankWeights]]:
+    """Load the weights of an adapter, layer by layer; they are scaled in float32, then rounded."""
     tensors = load_file(folder.weights_file)
     return [
         {

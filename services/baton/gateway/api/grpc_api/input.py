@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, check_range
 from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.body import MAX_CHOICES, session_name
 from baton.gateway.generation.requests import (
@@ -73,8 +73,7 @@ def generation_request(
     `asked` learns what is left out; the client gives up after `timeout_seconds`, None: never. Raises InvalidFieldError
     naming the field that cannot be served.
     """
-    if not 0 <= request.choice_count <= MAX_CHOICES:
-        raise InvalidFieldError("choice_count", f"expected 0 to {MAX_CHOICES}, got {request.choice_count}")
+    check_range("choice_count", request.choice_count, 0, MAX_CHOICES)
     use = _tool_use(request.conversation) if request.WhichOneof("input") == "conversation" else None
     return GenerationRequest(
         request_id=generation_name(asked.request_id),

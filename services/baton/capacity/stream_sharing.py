@@ -1,0 +1,67 @@
+"""What other streams leave one of links, network cards and the way into a device's memory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from baton.capacity.kv_transfer import Stream, parted, slowdown
+from baton.capacity.snapshot import Link, NodeSnapshot
+
+
+class StreamWindow(NamedTuple):
+    """A stream that would be sent."""
+
+    num_bytes: int
+    begin_seconds: float
+    """When its first byte is ready, from now on."""
+    compute_seconds: float
+    """Time over which its bytes become ready."""
+
+
+class LinkRates(NamedTuple):
+    """What other streams leave of a link."""
+
+    shared: float
+    """For one stream, beside what else is on the link and on both network cards by then, bytes/s."""
+    together: float
+    """For all streams of the link together, beside those of other links on both network cards."""
+
+
+def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
+    """Return what other streams leave of a link: earlier ones go first, and links share their sender's card evenly.
+
+    Those come and go, and so count as one for `together`; a receiver takes the earliest streams first, whoever sends
+    them. Cards are measured once, links by every stream: a card carries at least what the link has been seen to.
+    """
+    rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
+    if not (sending or receiving):
+        return LinkRates(rate, rate)
+    of_link, beside = parted(sending, receiver.node_id)
+    _, arriving = parted(receiving, sender.node_id)
+
+    def left(rate: float, beside: Sequence[Stream], ahead: Sequence[Stream], *, is_card: bool = False) -> float:
+        begin_seconds, compute_seconds = window.begin_seconds, window.compute_seconds
+        return rate / slowdown(window.num_bytes, rate, begin_seconds, compute_seconds, beside, ahead, is_card=is_card)
+
+    shared, together = left(rate, (), of_link), rate
+    if beside and sender.send_bytes_per_second:
+        card = max(sender.send_bytes_per_second, rate)
+        shared = min(shared, left(card, beside, of_link))
+        together = max(rate / 2, min(rate, left(card, beside, ())))
+    if arriving and receiver.receive_bytes_per_second:
+        card = max(receiver.receive_bytes_per_second, rate)
+        shared = min(shared, left(card, (), receiving, is_card=True))
+        together = min(together, left(card, (), arriving, is_card=True))
+    return LinkRates(shared, together)
+
+
+def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: StreamWindow) -> float:
+    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
+    rate = receiver.load.landing_bytes_per_second
+    if not rate:
+        return 0.0
+    waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
+    ahead, beside = parted(receiver.receiving, sender.node_id)
+    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
+    return waiting_seconds + window.num_bytes / rate * shared
