@@ -1,4 +1,4 @@
-"""What other streams leave one of links, network cards and the way into a device's memory. Pure."""
+"""What other streams leave one of its link and of both network cards. Pure."""
 
 from __future__ import annotations
 
@@ -54,14 +54,3 @@ def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window:
         shared = min(shared, left(card, (), receiving, is_card=True))
         together = min(together, left(card, (), arriving, is_card=True))
     return LinkRates(shared, together)
-
-
-def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: StreamWindow) -> float:
-    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
-    rate = receiver.load.landing_bytes_per_second
-    if not rate:
-        return 0.0
-    waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    ahead, beside = parted(receiver.receiving, sender.node_id)
-    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
-    return waiting_seconds + window.num_bytes / rate * shared

@@ -9,10 +9,20 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.kv_transfer import CACHE, FramePlan, WireChoice, WireOption, WirePolicy, choose_wire, plan_frames
+from baton.capacity.kv_transfer import (
+    CACHE,
+    FramePlan,
+    WireChoice,
+    WireOption,
+    WirePolicy,
+    choose_wire,
+    parted,
+    plan_frames,
+    slowdown,
+)
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
-from baton.capacity.stream_sharing import StreamWindow, landing_seconds, link_rates
+from baton.capacity.stream_sharing import LinkRates, StreamWindow, link_rates
 
 LATER_SHARE = 0.5
 """Part of the later prompts that wait for an earlier one where others are queued before it."""
@@ -311,7 +321,9 @@ def stream_terms(
     num_sent, computing = landing.num_sent_tokens, landing.window.compute_seconds
     token_bytes = decode.node.shape.kv_bytes_per_token
     options = link.wires or (WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2),)
-    rates = link_rates(prefill.node, decode.node, link, landing.window)
+    rates = LinkRates(link.bytes_per_second, link.bytes_per_second)
+    if prefill.node.sending or decode.node.receiving:
+        rates = link_rates(prefill.node, decode.node, link, landing.window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rates.shared, compute_seconds=computing)
     if decode.node.shape.state_bytes:
         wire = wire._replace(state_bytes=decode.node.shape.state_bytes)
@@ -351,3 +363,14 @@ def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
     """Return the time to read so many cached positions for another node, between two passes; 0: not known."""
     rate = sender.load.reading_bytes_per_second
     return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
+
+
+def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: StreamWindow) -> float:
+    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
+    rate = receiver.load.landing_bytes_per_second
+    if not rate:
+        return 0.0
+    waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
+    ahead, beside = parted(receiver.receiving, sender.node_id)
+    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
+    return waiting_seconds + window.num_bytes / rate * shared
