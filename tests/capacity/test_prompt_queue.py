@@ -128,14 +128,8 @@ def test_who_comes_next_needs_no_pass_for_what_the_last_one_takes() -> None:
     assert waits(512 + 265, seconds) == pytest.approx(seconds - alone("dgx-spark", 1), rel=0.01)
     assert waits(512 + 300, seconds) == seconds
     assert waits(512 + 265, 0.09) == pytest.approx(0.09)
-
-
-def test_a_pass_is_closed_when_the_prompt_that_it_ends_is_through() -> None:
-    """A short one that has overtaken others."""
-    _, last = queued("dgx-spark", 22)
-
-    assert QueuedWork([1.0, 0.5], last_pass=last).at(0.6).last_pass == last
-    assert QueuedWork([10.0, 0.05], last_pass=last).at(0.6).last_pass == CLOSED
+    work, last = queued("dgx-spark", 900, 22)  # the second adds nothing
+    assert QueuedWork(work, last_pass=last).at(0.0).last_pass.num_tokens == 410
 
 
 def test_a_reported_queue_ages_as_the_engine_deals_passes_out() -> None:

@@ -154,8 +154,18 @@ ROUND_TRIP_SECONDS = 0.0005
 PACKET_BYTES = 16 << 10
 
 
-def ends_of(num_bytes: Sequence[int], num_links: int, *, are_in_turn: bool) -> list[float]:
-    """Return when streams that begin together end, whose senders fill their windows, each link with one queue."""
+def ends_of(
+    num_bytes: Sequence[int],
+    num_links: int,
+    *,
+    are_in_turn: bool,
+    lag_seconds: float = 0.0,
+    rates: Sequence[float] = (LINK_BYTES_PER_SECOND,) * 2,
+) -> list[float]:
+    """Return when streams that begin together end, whose senders fill their windows, each link with one queue.
+
+    `lag_seconds`: in which a sender answers, beside the round trip. `rates`: of the links, bytes/s.
+    """
     now, order, ends, left, unread = 0.0, 0, [0.0] * len(num_bytes), list(num_bytes), list(num_bytes)
     turns = ReceiveTurns(lambda: now) if are_in_turn else None
     windows = [
@@ -171,13 +181,13 @@ def ends_of(num_bytes: Sequence[int], num_links: int, *, are_in_turn: bool) -> l
             left[index] -= size
             while size:
                 order, packet = order + 1, min(PACKET_BYTES, size)
-                size, free_at[link] = size - packet, max(free_at[link], now) + packet / LINK_BYTES_PER_SECOND
+                size, free_at[link] = size - packet, max(free_at[link], now) + packet / rates[link]
                 heapq.heappush(events, (free_at[link], order, index, packet, False))
             continue
         ends[index], unread[index] = now, unread[index] - size
         if more := windows[index].received(size):
             order += 1
-            heapq.heappush(events, (now + ROUND_TRIP_SECONDS, order, index, more, True))
+            heapq.heappush(events, (now + ROUND_TRIP_SECONDS + lag_seconds, order, index, more, True))
     return ends
 
 
@@ -204,6 +214,18 @@ def test_a_later_stream_that_meets_no_queue_is_as_fast_as_alone(
 
     assert first < 2.01 * alone
     assert second < 1.1 * alone
+
+
+@pytest.mark.parametrize("lag_seconds", [0.0, 0.001, 0.005])
+def test_a_later_stream_does_not_wait_for_a_slow_sender_behind_a_trickle(lag_seconds: float) -> None:
+    """What it was opened for is late, but little of earlier streams has come meanwhile."""
+    sizes, rates = [4 << 20, 40 << 20], (1e6, LINK_BYTES_PER_SECOND)
+    (_, even), (_, in_turn) = (
+        ends_of(sizes, 2, are_in_turn=are_in_turn, lag_seconds=lag_seconds, rates=rates)
+        for are_in_turn in (False, True)
+    )
+
+    assert in_turn < 1.1 * even
 
 
 def test_an_earlier_stream_that_pauses_leaves_its_turn() -> None:

@@ -358,8 +358,7 @@ class QueuedWork(NamedTuple):
             done = min(seconds, idle)
             idle -= done
             left.append(seconds - done)
-        last_pass = self.last_pass if left and left[-1] > 0 else CLOSED
-        return PromptQueue.of(left, self.pass_seconds, last_pass)
+        return PromptQueue.of(left, self.pass_seconds, self.last_pass)
 
 
 def overtaking(left: Sequence[float]) -> list[int]:

@@ -8,18 +8,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from baton.capacity import cost
-from baton.capacity.kv_transfer import (
-    CACHE,
-    FramePlan,
-    WireChoice,
-    WireOption,
-    WirePolicy,
-    choose_wire,
-    parted,
-    plan_frames,
-    slowdown,
-)
+from baton.capacity import cost, kv_transfer
+from baton.capacity.kv_transfer import CACHE, FramePlan, WireChoice, WireOption, WirePolicy, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 from baton.capacity.stream_sharing import LinkRates, StreamWindow, link_rates
@@ -371,6 +361,7 @@ def landing_seconds(sender: NodeSnapshot, receiver: NodeSnapshot, window: Stream
     if not rate:
         return 0.0
     waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    ahead, beside = parted(receiver.receiving, sender.node_id)
-    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, beside, ahead)
+    ahead, beside = kv_transfer.parted(receiver.receiving, sender.node_id)
+    begin_seconds, compute_seconds = window.begin_seconds, window.compute_seconds
+    shared = kv_transfer.slowdown(window.num_bytes, rate, begin_seconds, compute_seconds, beside, ahead)
     return waiting_seconds + window.num_bytes / rate * shared

@@ -46,6 +46,9 @@ class RunningCall(Protocol):
 
 C = TypeVar("C", bound=RunningCall)
 
+MOST_ROUND_TRIP_SECONDS = 0.02
+"""That a connection is taken to need: what its making takes longer is a name's look-up, or a packet that was lost."""
+
 
 class ClientCalls(Connection, Generic[C]):
     """The calls of a client by stream, each in `_calls` from its beginning to its end; the connection's ends all."""
@@ -341,7 +344,7 @@ def connect(
     host, port = address
     began = time.monotonic()
     sock = socket.create_connection(address, timing.connect_seconds)
-    round_trip = time.monotonic() - began
+    round_trip = min(MOST_ROUND_TRIP_SECONDS, time.monotonic() - began)
     stream: ByteStream = sock
     try:
         prepare(sock, receive_seconds=SILENCE_SECONDS, send_seconds=timing.send_seconds)

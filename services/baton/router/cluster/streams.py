@@ -89,8 +89,8 @@ class StreamsInFlight:
     """Streams by placement, moved on as their prompts are computed and as links and network cards carry them.
 
     A node computes prompts one after the other, as far as its reports do not say otherwise. A link carries the earliest
-    stream that has something, and so does a receiver's card; links share their sender's evenly. One ends when all of it
-    is sent, or its request has ended.
+    stream that has something, and so does a receiver's card, as on the fast path; links share their sender's evenly. A
+    stream ends when all of it is sent, or its request has ended.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -217,7 +217,7 @@ class StreamsInFlight:
         waiting = ready = [flow for flow in self._flows.values() if flow.num_ready_bytes > 0]
         before = [flow.num_sent_bytes for flow in ready]
         room = {name: rate * elapsed_seconds for flow in ready for name, rate in flow.rates.items()}
-        busy = set[tuple[str, str]]()  # links that could carry no more
+        whole, busy = dict(room), set[tuple[str, str]]()  # of links; those that could carry no more
         for turn in range(2):
             links = {flow.path.link for flow in waiting}
             num_links = Counter([sender_id for sender_id, _ in links])
@@ -231,15 +231,13 @@ class StreamsInFlight:
                 parts[flow.path.link] -= num_bytes
                 for name in flow.rates:
                     room[name] -= num_bytes
-            waiting = [
-                flow for flow in waiting if flow.num_ready_bytes > 0 and min(room[name] for name in flow.rates) > 0
-            ]
+            waiting = [each for each in waiting if min(each.num_ready_bytes, *[room[name] for name in each.rates]) > 0]
         of_link = dict[tuple[str, str], list[tuple[_Flow, float]]]()
         for flow, was in zip(ready, before, strict=True):
             of_link.setdefault(flow.path.link, []).append((flow, flow.num_sent_bytes - was))
         num_users = Counter([name for (flow, _), *_ in of_link.values() for name in flow.rates])
         for link, flows in of_link.items():
-            num_bytes, most = sum([sent for _, sent in flows]), flows[0][0].path.link_bytes_per_second * elapsed_seconds
+            num_bytes, most = sum([sent for _, sent in flows]), whole[next(iter(flows[0][0].rates))]
             shared = {name for name in flows[0][0].rates if num_users[name] > 1}
             seconds = elapsed_seconds if link in busy else elapsed_seconds * num_bytes / most
             for flow, sent in flows:
