@@ -239,7 +239,7 @@ def queued_seconds(
     reading the weights for each of these would (`scheduling.step.StepBudget`). `prompts`: positions [begin, end) that
     are left of each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own.
     """
-    if not pass_tokens:
+    if not (prompts and pass_tokens):
         return [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts], CLOSED
     reading = shape.step_bytes(*beside) / profile.decode_bytes_per_second
     most_added = reading * profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
