@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from attacks.victims import Damage, full
-from baton.gateway.generation.prompt_threads import PromptThreads
+from baton.gateway.generation.preparation import PromptThreads
 from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from baton.gateway.memory import LONG_CHARACTERS
 from baton.text.tokenizer import Tokenizer

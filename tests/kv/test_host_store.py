@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import HostBlockStore
 
 
 def _hash(number: int) -> BlockHash:

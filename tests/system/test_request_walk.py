@@ -31,7 +31,7 @@ _IDLE_SECONDS = 3.0
 """For which the calls of a cluster without requests are counted, which those beside requests are told from."""
 _MIN_SHARE = 0.75
 """Of requests in which a function is called, beside its calls in as long a time without."""
-_MAX_FILES = 120
+_MAX_FILES = 119
 """Files in which a function is called for each request, generated ones aside. Below, a request is easier to follow."""
 
 

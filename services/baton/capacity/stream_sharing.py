@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,17 +41,16 @@ def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window:
     of_link, beside = parted(sending, receiver.node_id)
     _, arriving = parted(receiving, sender.node_id)
 
-    def left(rate: float, beside: Sequence[Stream], ahead: Sequence[Stream], *, is_card: bool = False) -> float:
-        begin_seconds, compute_seconds = window.begin_seconds, window.compute_seconds
-        return rate / slowdown(window.num_bytes, rate, begin_seconds, compute_seconds, beside, ahead, is_card=is_card)
+    send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
+    send_card = max(send_rate, rate) if beside and send_rate else 0.0
+    receive_card = max(receive_rate, rate) if arriving and receive_rate else 0.0
+    num_bytes, begin, computing = window
 
-    shared, together = left(rate, (), of_link), rate
-    if beside and sender.send_bytes_per_second:
-        card = max(sender.send_bytes_per_second, rate)
-        shared = min(shared, left(card, beside, of_link))
-        together = max(rate / 2, min(rate, left(card, beside, ())))
-    if arriving and receiver.receive_bytes_per_second:
-        card = max(receiver.receive_bytes_per_second, rate)
-        shared = min(shared, left(card, (), receiving, is_card=True))
-        together = min(together, left(card, (), arriving, is_card=True))
-    return LinkRates(shared, together)
+    def left(rate: float, beside: Sequence[Stream], ahead: Sequence[Stream], *, is_card: bool = False) -> float:
+        return rate / slowdown(num_bytes, rate, begin, computing, beside, ahead, is_card=is_card) if rate else math.inf
+
+    by_sender, by_receiver = left(send_card, beside, of_link), left(receive_card, (), receiving, is_card=True)
+    shared = min(left(rate, (), of_link), by_sender, by_receiver)
+    if of_link:  # else all that goes ahead is of other links
+        by_sender, by_receiver = left(send_card, beside, ()), left(receive_card, (), arriving, is_card=True)
+    return LinkRates(shared, min(max(min(rate, by_sender), rate / 2), by_receiver))

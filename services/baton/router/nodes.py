@@ -300,11 +300,6 @@ class NodeTable:
             self._send_rates[node_id] = max((link.bytes_per_second for link in links if link), default=0.0)
         return self._send_rates[node_id]
 
-    def card_rates(self, sender_id: str, receiver_id: str) -> tuple[float, float]:
-        """Return the rates of the cards of one that sends and one that receives, as their fastest links tell."""
-        receiver = self.get(receiver_id)
-        return self.send_bytes_per_second(sender_id), receiver.receive_bytes_per_second if receiver else 0.0
-
     def usable_until_seconds(self, node: Node) -> float:
         """Return when a node will be silent or stuck if nothing more is heard of it; the past if it is."""
         silent_at = node.reported_at_seconds + DOUBT_SHARE * self._silent_seconds

@@ -313,7 +313,7 @@ class RouterState:
             if measured < estimated or not held_up:
                 self.link_calibration.add(pair, measured, estimated)
         elif held_up and held_up.bytes_per_second and (held_up.is_bound if is_faster else not was_hidden):
-            if usual := self.nodes.card_rates(*pair)[0]:
+            if usual := self.nodes.send_bytes_per_second(sender_id):
                 estimated = share * held_up.busy_seconds * held_up.bytes_per_second / usual
                 self.card_calibration.add(sender_id, measured, estimated)
             self._snapshots.changed(*pair)
@@ -334,11 +334,11 @@ class RouterState:
 
     def _forget_learnt(self, node_id: str) -> None:
         self._forget_work(node_id)
-        for of_node in (self.queue_calibration, self.prefill_calibration, self.decode_calibration):
+        of_nodes = self.queue_calibration, self.prefill_calibration, self.decode_calibration, self.card_calibration
+        for of_node in of_nodes:
             of_node.forget(node_id.__eq__)
         for of_link in (self.link_calibration, self.frame_calibration):
             of_link.forget(lambda pair: node_id in pair)
-        self.card_calibration.forget(node_id.__eq__)
 
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:

@@ -17,8 +17,7 @@ from baton.engine.runners.base import BlockCopies, BlockKv, Runner, Span
 from baton.engine.sequence import Sequence as Member
 from baton.engine.step_cost import StepCostModel
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.pool import BlockId, BlockPool, HostBlockStore
 from engine.rig import LAYOUT, TIMEOUT_SECONDS, expected_tokens, mock_runner, prompt_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()

@@ -16,8 +16,7 @@ from baton.engine.runners.base import BlockKv, Launched, LayerKv, Span
 from baton.engine.runners.mock import MockRunner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockPool
+from baton.kv.pool import BlockPool, HostBlockStore
 from engine.rig import GREEDY, LAYOUT, TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
 NUM_LAYERS = LAYOUT.num_layers

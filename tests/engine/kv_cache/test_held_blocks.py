@@ -10,8 +10,7 @@ from baton.engine.kv_cache.block_reads import HeldBlocks
 from baton.engine.runners.base import BlockKv, LayerKv, Runner, Span
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.pool import BlockId, BlockPool, HostBlockStore
 from engine.rig import LAYOUT, mock_runner, prompt_of
 
 NUM_BLOCKS = 4

@@ -12,8 +12,7 @@ from baton.engine.runners.base import BlockKv
 from baton.engine.sequence import Sequence, new_sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.pool import BlockId, BlockPool, HostBlockStore
 from engine.rig import prompt_of, request_of
 
 COST = StepCost(fixed_seconds=1.0, token_seconds=1e-4, pair_seconds=1e-9)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from baton.gateway.access.api_keys import ApiKey
-from baton.gateway.generation.prompt_threads import PromptThreads
+from baton.gateway.generation.preparation import PromptThreads
 from baton.gateway.generation.requests import TokenPrompt
 
 

@@ -13,9 +13,8 @@ from baton.engine.kv_cache.ingest import GapBudget
 from baton.engine.runners.base import BlockKv, LayerKv, Runner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
 from baton.kv.numpy_codec import join_blocks, split_blocks
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.pool import BlockId, BlockPool, HostBlockStore
 
 
 class HeldBlocks:

@@ -22,8 +22,7 @@ from baton.engine.runners.base import BlockKv
 from baton.engine.sequence import RestoreState, Sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId, BlockPool
+from baton.kv.pool import BlockId, BlockPool, HostBlockStore
 
 AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and blocks evicted next can go along."""

@@ -33,8 +33,7 @@ from baton.engine.scheduling.turns import TenantTurns
 from baton.engine.sequence import MAX_CANDIDATES, Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCost, StepCostModel, StepWork
 from baton.errors import OutOfMemoryError
-from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockPool
+from baton.kv.pool import BlockPool, HostBlockStore
 
 LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from baton.errors import InvalidFieldError, check_range
 from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.tenants import TenantSalts
 from baton.gateway.generation import requests
-from baton.gateway.generation.prompt_threads import PromptThreads, num_characters
 from baton.gateway.generation.tools import plan_reading
+from baton.gateway.memory import LONG_CHARACTERS
 from baton.gateway.models.catalog import ModelCatalog
 from baton.gateway.models.served_model import ServedModel
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.text.tokenizer import Tokenizer
 from baton.v1.generation_pb2 import SamplingParameters
+
+ResultT = TypeVar("ResultT")
 
 MAX_BYTES_PER_TOKEN = 64
 """A text with more bytes than this per token of context does not fit, and is refused before it costs anything."""
@@ -331,3 +334,60 @@ def _check_token_ids(field: str, token_ids: Sequence[int], vocabulary_size: int)
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocabulary_size:
             raise InvalidFieldError(field, f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+
+
+class PromptThreads:
+    """Threads that work on prompts: short ones never wait for long ones, which have half as many more, at least one.
+
+    A tenant has as many prompts of one model in the threads' queues at once as they and its weight are: its others wait
+    for these. So where several tenants wait, or several models are asked, each gets its share, and one alone keeps all
+    threads busy. `close` ends the threads.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._short = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+        self._long = ThreadPoolExecutor(max(1, num_threads // 2), thread_name_prefix="long-tokenizer")
+        self._num_threads = num_threads
+        self._turns: dict[_Turn, asyncio.Semaphore] = {}
+
+    async def run(
+        self, prompt: requests.Prompt, work: Callable[[], ResultT], key: ApiKey | None = None, model: str = ""
+    ) -> ResultT:
+        """Return what work on a prompt of a model gives, for the owner of a key; never None."""
+        result = await self._run_in(self._short, lambda: None if _is_long(prompt) else work(), key, model)
+        return await self._run_in(self._long, work, key, model) if result is None else result
+
+    async def _run_in(
+        self, threads: ThreadPoolExecutor, work: Callable[[], ResultT], key: ApiKey | None, model: str
+    ) -> ResultT:
+        name, weight = (key.name, key.weight) if key else ("", 1)
+        turn = _Turn(model, name, weight, threads)
+        async with self._turns.setdefault(turn, asyncio.Semaphore(weight * self._num_threads)):
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    def close(self) -> None:
+        """End the threads; prompts in work are dropped."""
+        for threads in (self._short, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Turn(NamedTuple):
+    """Whose prompts take turns with others'."""
+
+    model: str
+    tenant: str
+    weight: int
+    threads: ThreadPoolExecutor
+
+
+def num_characters(prompt: requests.ChatPrompt) -> int:
+    """Return the size of what is rendered for the model, tools included."""
+    texts = (value for turn in prompt.messages for value in turn.values())
+    num_characters = sum(len(text) for text in texts if isinstance(text, str))
+    return num_characters + sum(len(str(tool.parameters)) for tool in prompt.tools)
+
+
+def _is_long(prompt: requests.Prompt) -> bool:
+    if isinstance(prompt, requests.ChatPrompt):
+        return num_characters(prompt) > LONG_CHARACTERS
+    return len(prompt.text if isinstance(prompt, requests.TextPrompt) else prompt.token_ids) > LONG_CHARACTERS

@@ -108,8 +108,9 @@ class NodeSnapshots:
 
     def card_rates(self, sender_id: str, receiver_id: str) -> tuple[float, float]:
         """Return the rates of the network cards of one that sends and one that receives, bytes/s; 0: not known."""
-        sending, receiving = self._nodes.card_rates(sender_id, receiver_id)
-        return sending / self._known.card_calibration.factor(sender_id), receiving
+        receiver = self._nodes.get(receiver_id)
+        sending = self._nodes.send_bytes_per_second(sender_id) / self._known.card_calibration.factor(sender_id)
+        return sending, receiver.receive_bytes_per_second if receiver else 0.0
 
     def device_share(self, node: Node) -> float:
         """Return by what other nodes that decode on a node's device slow it: they take turns."""

@@ -6,7 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from baton.capacity.cost import compute_prompts
 from baton.capacity.kv_transfer import Stream
@@ -16,6 +16,10 @@ MOVE_SECONDS = 0.01
 
 MAX_HELD_UP = 16_384
 """Streams that have ended and are remembered to have been held up; the oldest go first."""
+
+
+_Resource: TypeAlias = tuple[str, str]
+"""A link, by who sends to whom; or the network card of the one or the other alone."""
 
 
 class StreamPath(NamedTuple):
@@ -30,19 +34,20 @@ class StreamPath(NamedTuple):
     """Rate of the receiver's; 0: not known."""
 
     @property
-    def link(self) -> tuple[str, str]:
+    def link(self) -> _Resource:
         """Return who sends to whom."""
         return self.sender_id, self.receiver_id
 
-    def rates(self) -> dict[str, float]:
+    @property
+    def sender_card(self) -> _Resource:
+        """Return what its sender shares with other links."""
+        return self.sender_id, ""
+
+    def rates(self) -> dict[_Resource, float]:
         """Return the rates by resource, those that are known; a card's is the link's at least."""
-        link = self.link_bytes_per_second
-        cards = {
-            f"{self.sender_id}>": self.send_bytes_per_second,
-            f">{self.receiver_id}": self.receive_bytes_per_second,
-        }
-        known = {card: max(rate, link) for card, rate in cards.items() if rate}
-        return {f"{self.sender_id}>{self.receiver_id}": link, **known}
+        link, receiver_card = self.link_bytes_per_second, ("", self.receiver_id)
+        cards = {self.sender_card: self.send_bytes_per_second, receiver_card: self.receive_bytes_per_second}
+        return {self.link: link} | {card: max(rate, link) for card, rate in cards.items() if rate}
 
 
 class HeldUp(NamedTuple):
@@ -59,7 +64,7 @@ class HeldUp(NamedTuple):
 @dataclass(slots=True)
 class _Flow:
     path: StreamPath
-    rates: Mapping[str, float]
+    rates: Mapping[_Resource, float]
     num_bytes: int
     compute_seconds: float
     left_seconds: float
@@ -69,7 +74,7 @@ class _Flow:
     """Of its link, with what was sent."""
     has_met: bool = False
     """Whether others shared a card with its link."""
-    met: set[str] = field(default_factory=set)
+    met: set[_Resource] = field(default_factory=set)
     """These cards, while the link could have carried more."""
     is_bound: bool = False
     """As `HeldUp` has it."""
@@ -135,7 +140,7 @@ class StreamsInFlight:
             self._of_node[node_id].pop(placement_id, None)
         if flow.has_met:
             left_seconds = max(0.0, flow.num_bytes - flow.num_sent_bytes) / flow.path.link_bytes_per_second
-            card = f"{flow.path.sender_id}>"
+            card = flow.path.sender_card
             rate = flow.rates.get(card, 0.0) if flow.met == {card} else 0.0
             self._held_up[placement_id] = HeldUp(rate, flow.busy_seconds + left_seconds, flow.is_bound)
             if len(self._held_up) > MAX_HELD_UP:
@@ -217,11 +222,11 @@ class StreamsInFlight:
         waiting = ready = [flow for flow in self._flows.values() if flow.num_ready_bytes > 0]
         before = [flow.num_sent_bytes for flow in ready]
         room = {name: rate * elapsed_seconds for flow in ready for name, rate in flow.rates.items()}
-        whole, busy = dict(room), set[tuple[str, str]]()  # of links; those that could carry no more
+        whole, busy = dict(room), set[_Resource]()  # links that could carry no more
         for turn in range(2):
             links = {flow.path.link for flow in waiting}
             num_links = Counter([sender_id for sender_id, _ in links])
-            parts = {link: room.get(f"{link[0]}>", math.inf) / num_links[link[0]] for link in links}
+            parts = {link: room.get((link[0], ""), math.inf) / num_links[link[0]] for link in links}
             for flow in waiting:
                 most = min(parts[flow.path.link], *[room[name] for name in flow.rates])
                 num_bytes = min(flow.num_ready_bytes, most)
@@ -232,12 +237,12 @@ class StreamsInFlight:
                 for name in flow.rates:
                     room[name] -= num_bytes
             waiting = [each for each in waiting if min(each.num_ready_bytes, *[room[name] for name in each.rates]) > 0]
-        of_link = dict[tuple[str, str], list[tuple[_Flow, float]]]()
+        of_link = dict[_Resource, list[tuple[_Flow, float]]]()
         for flow, was in zip(ready, before, strict=True):
             of_link.setdefault(flow.path.link, []).append((flow, flow.num_sent_bytes - was))
         num_users = Counter([name for (flow, _), *_ in of_link.values() for name in flow.rates])
         for link, flows in of_link.items():
-            num_bytes, most = sum([sent for _, sent in flows]), whole[next(iter(flows[0][0].rates))]
+            num_bytes, most = sum([sent for _, sent in flows]), whole[link]
             shared = {name for name in flows[0][0].rates if num_users[name] > 1}
             seconds = elapsed_seconds if link in busy else elapsed_seconds * num_bytes / most
             for flow, sent in flows:
