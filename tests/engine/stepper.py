@@ -52,6 +52,7 @@ class Stepper:
         host_blocks: int = 0,
         copied_blocks: int = 0,
         target_tpot_seconds: float = 0.0,
+        reading_seconds: float = 0.0,
     ) -> None:
         self.limits = SchedulerLimits(
             max_batch_size,
@@ -59,6 +60,7 @@ class Stepper:
             shares_prompts,
             max_host_bytes=host_blocks * BLOCK_BYTES,
             target_tpot_seconds=target_tpot_seconds,
+            reading_seconds=reading_seconds,
         )
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
         self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits, block_bytes=BLOCK_BYTES)

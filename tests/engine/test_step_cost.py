@@ -121,3 +121,15 @@ def test_of_a_prompts_pass_no_more_is_expected_than_others_took_in_proportion() 
 
     assert 0.9 < costs.expected_seconds(work, has_prompts=True) < 1.6
     assert 10.0 < costs.expected_seconds(StepWork(1000, 5e6), has_prompts=True) < 16.0
+
+
+def test_the_shortest_pass_reads_the_weights() -> None:
+    """Passes that all compute more say nothing of it: a line through them would."""
+    costs = StepCostModel(least_seconds=0.25)
+    for num_tokens in (60, 80, 100):
+        costs.note(StepWork(num_tokens, 0.0), 0.006 * num_tokens, has_prompts=True)
+
+    assert costs.cost is not None
+    assert costs.cost.seconds(StepWork(14, 0.0)) == 0.25
+    assert costs.cost.seconds(StepWork(14, 0.0), num_passes=2) == 0.5
+    assert costs.cost.seconds(StepWork(50, 0.0)) == pytest.approx(0.3, rel=0.01)

@@ -84,6 +84,7 @@ class _Request:
 class _Node:
     described: SimulatedNode
     description: NodeDescription
+    costs: StepCostModel
     prompts: list[_Request] = field(default_factory=list)
     decoding: list[_Request] = field(default_factory=list)
     receiving: list[_Request] = field(default_factory=list)
@@ -96,7 +97,6 @@ class _Node:
     """When the one behind it is planned."""
     is_report_due: bool = False
     num_steps: int = 0
-    costs: StepCostModel = field(default_factory=StepCostModel)
 
 
 class Result(NamedTuple):
@@ -191,7 +191,8 @@ class SimulatedCluster:
             max_step_tokens=PASS_TOKENS,
         )
         self.state.register(description)
-        return _Node(node, description)
+        reading_seconds = description.shape.weight_bytes / description.profile.decode_bytes_per_second
+        return _Node(node, description, StepCostModel(reading_seconds))
 
     def _rate(self, sender_id: str, receiver_id: str) -> float:
         return self._links.get((sender_id, receiver_id), self._link_rate)

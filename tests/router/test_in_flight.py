@@ -14,7 +14,7 @@ from router.samples import DGX, Clock
 
 FREE = NodeLoad(num_free_blocks=100)
 LISTED = replace(
-    FREE, num_waiting=1, num_pending_prompt_tokens=50, queued_prompts=(QueuedPrompt("p", 0, 50),), num_free_blocks=96
+    FREE, num_waiting=1, num_pending_prompt_tokens=50, queued_prompts=(QueuedPrompt("p", 10, 50),), num_free_blocks=96
 )
 
 
@@ -73,8 +73,8 @@ def test_a_report_tells_whose_prompts_are_through() -> None:
     ledger.add("q", "dgx", PlacedWork(0, 50, 4))
     ledger.add("r", "dgx", PlacedWork(50, 50, 4))
 
-    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == ["q", "r"]
-    assert ledger.reported("dgx", FREE, []) == ["p"]
+    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == {"q": 1.0, "r": 1.0, "p": 0.0}
+    assert ledger.reported("dgx", FREE, []) == {"p": 1.0}
 
 
 def test_a_queue_shrinks_between_reports() -> None:

@@ -14,6 +14,8 @@ UNLIKE = (SimulatedNode("p", "prefill", "a100"), SimulatedNode("d", "decode", "m
 ALIKE = (SimulatedNode("p", "prefill", "a100"), SimulatedNode("d", "decode", "a100"))
 TWINS = (SimulatedNode("p", "prefill", "a100"), SimulatedNode("d", "decode", "m3-ultra"))
 TWINS += (SimulatedNode("e", "decode", "m3-ultra"),)
+STEP_SECONDS = 0.027
+"""Of the M3 Ultra, alone: what has come waits for 0 to 1.2 of those that run, a half is expected."""
 
 
 def run(
@@ -68,7 +70,7 @@ def test_waits_hold_under_load(nodes: tuple[SimulatedNode, ...], per_second: flo
         for each in results
         if each.candidate.estimate
     ]
-    ratios = sorted((measured + 0.01) / (estimated + 0.01) for measured, estimated in waits)
+    ratios = sorted((measured + STEP_SECONDS) / (estimated + STEP_SECONDS) for measured, estimated in waits)
 
     assert ratios[len(ratios) // 10] >= 0.8
     assert ratios[-len(ratios) // 10] <= 1.25

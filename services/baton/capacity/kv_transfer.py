@@ -349,27 +349,31 @@ def slowdown(
     window_seconds = max(alone_seconds, compute_seconds)
     share = alone_seconds / window_seconds
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
-    streams = (*ahead, *beside)
+    streams, num_ahead = (*ahead, *beside), len(ahead)
     early = [_computed_bytes(stream, begin_seconds) for stream in streams]
     num_early_bytes = sum(early)
     gone = min(1.0, bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 1.0
-    all_computed_seconds = max([stream.end_seconds for stream in streams])
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
-        until_seconds = begin_seconds + window_seconds + waiting_seconds
-        carried = [_computed_bytes(each, until_seconds) - gone * was for each, was in zip(streams, early, strict=True)]
-        num_ahead_bytes = 0.0
-        for stream, num_carried_bytes in zip(ahead, carried, strict=False):
-            if is_card and (rate := stream.link_bytes_per_second) < bytes_per_second:
-                num_carried_bytes = min(num_carried_bytes, rate * (window_seconds + waiting_seconds))
-            num_ahead_bytes += num_carried_bytes
-        of_link = dict[tuple[str, str], float]()
-        for stream, num_carried_bytes in zip(beside, carried[len(ahead) :], strict=True):
-            link = stream.sender_id, stream.receiver_id
-            of_link[link] = of_link.get(link, 0.0) + num_carried_bytes
-        num_met_bytes = sum(min(each, num_ahead_bytes + num_bytes) for each in of_link.values())
+        carrying_seconds = window_seconds + waiting_seconds
+        until_seconds = begin_seconds + carrying_seconds
+        num_ahead_bytes, are_all_computed, of_link = 0.0, True, dict[tuple[str, str], float]()
+        for index, stream in enumerate(streams):  # one loop without helpers: a fifth of a decision was spent here
+            ready, later, _, end, sender_id, receiver_id, rate = stream
+            num_carried_bytes = ready + later - gone * early[index]
+            if until_seconds < end:
+                are_all_computed = False
+                num_carried_bytes = _computed_bytes(stream, until_seconds) - gone * early[index]
+            if index >= num_ahead:
+                link = sender_id, receiver_id
+                of_link[link] = of_link.get(link, 0.0) + num_carried_bytes
+            elif is_card and rate < bytes_per_second:
+                num_ahead_bytes += min(num_carried_bytes, rate * carrying_seconds)
+            else:
+                num_ahead_bytes += num_carried_bytes
+        num_met_bytes = sum([min(each, num_ahead_bytes + num_bytes) for each in of_link.values()])
         waiting_seconds = (num_ahead_bytes + met * num_met_bytes) / bytes_per_second
-        if until_seconds >= all_computed_seconds:
+        if are_all_computed:
             break
     return 1.0 + waiting_seconds / alone_seconds
 

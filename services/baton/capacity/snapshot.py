@@ -100,7 +100,7 @@ class QueuedPrompt(NamedTuple):
     placement_id: str
     """The request's placement; empty: it has none."""
     num_done_tokens: int
-    """Leading positions whose KV exists; 0 while it has no blocks."""
+    """Leading positions whose KV exists, or did when the prompt came; they need not be computed."""
     num_left_tokens: int
     """Positions after them that are to be computed."""
 

@@ -179,9 +179,10 @@ class RequestRegistry:
         `in_flight`: positions of prompts that count as computed, and are not yet.
         """
         waiting, running = self._scheduler.waiting, self._scheduler.running
+        num_lacking = self._scheduler.admission.num_lacking
         generating = [sequence for sequence in running if sequence.purpose is not Purpose.PREFILL]
         prompts = [
-            (sequence, in_flight.get(sequence, 0) + (sequence.num_pending if sequence.is_prefilling else 0))
+            (sequence, in_flight.get(sequence, 0) + (num_lacking(sequence) if sequence.is_prefilling else 0))
             for sequence in (*running, *waiting)
             if sequence.purpose is not Purpose.RECEIVE and (sequence.is_prefilling or sequence in in_flight)
         ]
@@ -198,7 +199,7 @@ class RequestRegistry:
             tier_rates=self._scheduler.offload.rates,
             is_sparing_memory=self._scheduler.admission.is_sparing,
             queued_prompts=tuple(
-                QueuedPrompt(each.request.placement_id, each.num_computed - in_flight.get(each, 0), num_left)
+                QueuedPrompt(each.request.placement_id, len(each.token_ids) + each.num_ahead - num_left, num_left)
                 for each, num_left in prompts[:MAX_QUEUED_PROMPTS]
             ),
             landing=landing,

@@ -167,7 +167,7 @@ class Sequence:
     state: SequenceState | None = None
     """With blocks, of a model whose layers keep states: where its is."""
     num_matched_blocks: int = 0
-    """Blocks that it found when the prefix cache was last asked."""
+    """Blocks that it found when the prefix cache was last asked: when it came, or later."""
     stats: SequenceStats = field(default_factory=SequenceStats)
 
     @property

@@ -32,7 +32,7 @@ class StepWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a pass as a linear function of its work; no term is negative."""
+    """Seconds of a pass as a linear function of its work, or the least that any takes; no term is negative."""
 
     fixed_seconds: float
     """Of any pass."""
@@ -40,12 +40,13 @@ class StepCost:
     """Per position."""
     pair_seconds: float
     """Per pair."""
+    least_seconds: float = 0.0
+    """Of a pass that computes too little to take longer than reading the weights."""
 
     def seconds(self, work: StepWork, num_passes: int = 1) -> float:
         """Return what a pass takes, or several take together."""
-        return (
-            self.fixed_seconds * num_passes + self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
-        )
+        computing = self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
+        return max(self.fixed_seconds * num_passes + computing, self.least_seconds * num_passes)
 
     def prompt_seconds(self, begin: int, end: int) -> float:
         """Return what it takes to compute the positions [begin, end) of a sequence, beside what passes take anyway."""
@@ -66,13 +67,14 @@ class StepCost:
 
 
 class StepCostModel:
-    """Learns the cost of passes, by least squares in which old measurements fade.
+    """Learns the cost of passes, by least squares in which old measurements fade; the least that one takes is known.
 
     Passes with and without prompts fade apart from each other: a long time without prompts does not make forget what
     prompts cost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_seconds: float = 0.0) -> None:
+        self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
         self._cost: StepCost | None = None
         self._is_stale = False
@@ -83,7 +85,7 @@ class StepCostModel:
         """Return what passes cost, or None before any was measured."""
         if self._is_stale:
             self._is_stale = False
-            self._cost = _fit(list(self._moments.values()))
+            self._cost = _fit(list(self._moments.values()), self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -162,7 +164,7 @@ class _Moments:
         return [self.seconds, self.tokens_seconds, self.pairs_seconds]
 
 
-def _fit(moments: list[_Moments]) -> StepCost:
+def _fit(moments: list[_Moments], least_seconds: float) -> StepCost:
     """Return the cost of least squared error without negative terms: the most negative one is left out till none is."""
     matrices, vectors = [each.matrix() for each in moments], [each.vector() for each in moments]
     matrix = [[sum(each[row][column] for each in matrices) for column in range(3)] for row in range(3)]
@@ -174,7 +176,7 @@ def _fit(moments: list[_Moments]) -> StepCost:
             break
         terms.pop(values.index(min(values)))
     found = dict(zip(terms, values, strict=True))
-    return StepCost(found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0))
+    return StepCost(found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0), least_seconds)
 
 
 def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:

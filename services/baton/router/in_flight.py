@@ -45,8 +45,8 @@ class PlacementLedger:
     """Work in flight per node.
 
     An entry counts until its node reports that it has the request. It is kept for as long as reports list its prompt,
-    because the node does not say what its prefix cache has of a prompt that it has not begun with. It ends before that
-    when the request's outcome arrives, or its time is up and no node has reported it.
+    because the node does not say what will come back from host memory of one that it has not begun with. It ends before
+    that when the request's outcome arrives, or its time is up and no node has reported it.
     """
 
     def __init__(self, clock: Callable[[], float], ttl_seconds: float) -> None:
@@ -58,17 +58,24 @@ class PlacementLedger:
         """Count a placement on a node."""
         self._entries.setdefault(node_id, {})[placement_id] = _Entry(work, self._clock())
 
-    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> list[str]:
-        """Take a load report: it covers what the node has accepted or lists. Returns whose prompts it has no more."""
+    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> dict[str, float]:
+        """Take a load report: it covers what the node has accepted or lists.
+
+        Returns how much of each prompt it has computed by now, 0 to 1: all of those that it had and lists no more.
+        """
         entries = self._entries.get(node_id, {})
-        listed = {prompt.placement_id for prompt in load.queued_prompts}
+        listed = {prompt.placement_id: prompt for prompt in load.queued_prompts}
         for placement_id in (*accepted_placement_ids, *listed):
             if placement_id in entries:
                 entries[placement_id].is_reported = True
         computed = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
         for placement_id in computed:
             del entries[placement_id]
-        return computed
+        shares = dict.fromkeys(computed, 1.0)
+        for placement_id in listed.keys() & entries.keys():
+            prompt, work = listed[placement_id], entries[placement_id].work
+            shares[placement_id] = 1 - min(1.0, prompt.num_left_tokens / max(1, work.num_prompt_tokens))
+        return shares
 
     def settle(self, placement_id: str) -> None:
         """Drop a placement whose outcome is known."""

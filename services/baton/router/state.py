@@ -115,15 +115,12 @@ class RouterState:
         """Take a load report and stop counting the placements that it covers."""
         self.nodes.report(node, report)
         node_id = node.description.node_id
-        computed = self._placed.reported(node_id, report.load, report.accepted_placement_ids)
+        shares = self._placed.reported(node_id, report.load, report.accepted_placement_ids)
         self._snapshots.changed(node_id)
         if not node.description.can_prefill:
             return
-        for placement_id in computed:
-            self._streams.computing(placement_id, 1.0)
-        for prompt in report.load.queued_prompts:
-            share = prompt.num_done_tokens / (prompt.num_done_tokens + prompt.num_left_tokens)
-            self._streams.computing(prompt.placement_id, share)
+        for placement_id, share in shares.items():
+            self._streams.computing(placement_id, share)
 
     def corrected_profile(self, description: NodeDescription) -> NodeProfile:
         """Return a node's profile with what outcomes have taught."""

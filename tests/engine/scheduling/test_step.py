@@ -77,3 +77,20 @@ def test_a_pass_without_prompts_is_judged_by_such_passes() -> None:
         stepper.scheduler.note_pass(step, 0.25)
 
     assert 0.25 < stepper.scheduler.longest_seconds(step) < math.inf
+
+
+@pytest.mark.parametrize(("reading_seconds", "num_together"), [(1.5, 4), (0.2, 1)])
+def test_prompts_share_a_pass_by_what_the_cache_lacks_of_them(reading_seconds: float, num_together: int) -> None:
+    """Two positions of each: where the weights take as long as seven to read, four prompts do so once."""
+    stepper = Stepper(num_blocks=64, max_batch_size=8, max_step_tokens=32, reading_seconds=reading_seconds)
+    prefix, once = prompt_of(12), replace(GREEDY, max_tokens=1)
+    for index, length in enumerate((12, 20, 28)):
+        stepper.add(request_of([*prefix, *prompt_of(length, 50 + index)], f"before-{index}", once))
+        step = stepper.step()
+        assert step is not None
+        stepper.scheduler.note_pass(step, 0.2 * step.num_tokens)
+    sequences = [stepper.add(request_of([*prefix, 90 + index, 95], f"r{index}", once)) for index in range(4)]
+
+    step = stepper.scheduler.schedule()
+
+    assert step.sequences == sequences[:num_together]

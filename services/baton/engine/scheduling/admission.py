@@ -21,7 +21,7 @@ from baton.kv.pool import BlockId, BlockPool
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Bounds of a batch: what an operator sets, not what an engine measures.
+    """Bounds of a batch: what an operator sets, and what a node was measured at before it began to serve.
 
     How long KV is moved between two passes has no bound here: `engine/kv_cache/ingest.py` weighs it.
     """
@@ -36,6 +36,8 @@ class SchedulerLimits:
     """Host memory for what blocks hold that leave the device; 0: it is computed again."""
     target_tpot_seconds: float = 0.0
     """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
+    reading_seconds: float = 0.0
+    """Time of reading the weights, by the node's profile: no pass takes less."""
 
 
 class BatchAdmission:
@@ -83,18 +85,30 @@ class BatchAdmission:
                 break
             if sequence.is_held_up:
                 continue
-            sequence.extend_hashes(self._pool.block_tokens)
-            found = self._pool.match(sequence.hashes) if sequence.is_shareable else []
+            found = self.find(sequence)
             if not self._has_blocks(sequence, found):
                 break
             if sequence.purpose is not Purpose.RECEIVE:
-                num_lacking = max(1, len(sequence.token_ids) - len(found) * self._pool.block_tokens)
+                num_lacking = self.num_lacking(sequence)
                 num_before += num_lacking
                 is_in_turn = sequence.queue_key < before[-1].queue_key or sequence.request.tenant not in tenants
                 if is_in_turn or num_tokens + num_lacking < SHORT_SHARE * num_before:
                     num_tokens += min(sequence.num_chunk_tokens, num_lacking)
             num_slots -= 1
         return min(num_tokens, limit)
+
+    def find(self, sequence: Sequence) -> list[BlockId]:
+        """Return the blocks that a waiting sequence would find in the prefix cache; it keeps their number."""
+        sequence.extend_hashes(self._pool.block_tokens)
+        found = self._pool.match(sequence.hashes) if sequence.is_shareable else []
+        sequence.num_matched_blocks = len(found)
+        return found
+
+    def num_lacking(self, sequence: Sequence) -> int:
+        """Return the positions that a sequence has to compute; of one without blocks by what it last found."""
+        if sequence.block_table:
+            return sequence.num_pending
+        return max(1, sequence.num_pending - sequence.num_matched_blocks * self._pool.block_tokens)
 
     def admit(self, step: Step, budget: StepBudget, suspects: Seq[Sequence] = ()) -> None:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.

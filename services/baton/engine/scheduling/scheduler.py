@@ -58,7 +58,7 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         self.states = StateSlots(num_state_slots, pool.block_tokens)
-        self._costs = StepCostModel()
+        self._costs = StepCostModel(limits.reading_seconds)
         store = HostBlockStore[BlockKv](limits.max_host_bytes, block_bytes)
         self.offload = Offload(store, self._costs, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
         pool.on_evict = self.offload.note_evicted
@@ -111,6 +111,8 @@ class Scheduler:
         self._queues.has_tenants = self._queues.has_tenants or sequence.request.tenant != ""
         if self._queues.has_tenants:
             self._turns.arrive(sequence)
+        if not self.states:  # whose checkpoints lie further apart
+            self.admission.find(sequence)
         self._queues.add(sequence)
 
     def may_wait(self, request: EngineRequest, max_waiting: int) -> bool:
@@ -267,8 +269,8 @@ class Scheduler:
             affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
             max_tokens = int(min(max_tokens, step.num_tokens + affordable))
         waiting = (each for each in self.waiting[:MAX_CANDIDATES] if each.purpose is not Purpose.RECEIVE)
-        num_pending = sum(each.num_pending for each in chain(prompts, waiting))
-        filled_tokens = min(max_tokens, step.num_tokens + num_pending)
+        num_lacking = sum(map(self.admission.num_lacking, chain(prompts, waiting)))
+        filled_tokens = min(max_tokens, step.num_tokens + num_lacking)
         fixed_tokens = fixed_seconds / cost.token_seconds if cost.token_seconds else math.inf
         return StepBudget(max_tokens, filled_tokens, num_prompts, fixed_tokens)
 
