@@ -100,10 +100,10 @@ def test_a_queue_takes_as_long_as_the_passes_that_the_scheduler_plans(hardware: 
     profile, left, expected = PRESETS[hardware].profile(), list(num_tokens), 0.0
     reading, token = alone(hardware, 1), LLAMA_3_1_8B.prefill_flop(0, 512) / profile.prefill_flops / 512
     while left:
-        budget = StepBudget(512, min(512, sum(left)), len(left), reading / token)
+        budget = StepBudget(512, min(512, sum(left)), len(left), free_tokens=reading / token)
         num_taken = num_ended = 0
-        while left and num_taken < 512 and not (num_ended and budget.is_enough(num_taken, num_ended)):
-            num = min(512 - num_taken, left[0])
+        while left and (room := min(512 - num_taken, budget.room_behind(num_taken, num_ended))) > 0:
+            num = min(room, left[0])
             num_taken, left[0] = num_taken + num, left[0] - num
             if not left[0]:
                 num_ended += 1
@@ -116,8 +116,8 @@ def test_a_queue_takes_as_long_as_the_passes_that_the_scheduler_plans(hardware: 
     assert sum(seconds) == pytest.approx(expected, rel=0.05)
 
 
-def test_who_comes_next_needs_no_pass_for_what_the_last_one_takes() -> None:
-    """If that is not planned yet, and has room for all that would be left for a pass of its own."""
+def test_who_comes_next_fills_up_the_last_pass() -> None:
+    """If that is not planned yet: what it takes while the weights are read needs no time of its own."""
     (seconds,), last = queued("dgx-spark", 732)
     spark = replace(node("p", "prefill", "dgx-spark"), max_step_tokens=512)
 

@@ -131,7 +131,7 @@ class Stepper:
 
     def is_full(self, step: Step) -> bool:
         """Return whether the last pass that admitted anybody took no part of another prompt."""
-        return self._budget is not None and self._budget.is_full(step)
+        return self._budget is not None and not self._budget.room(step)
 
     def _admit_noted(self, step: Step, budget: StepBudget, *suspects: list[Sequence]) -> None:
         self._budget = budget

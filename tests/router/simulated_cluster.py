@@ -276,18 +276,15 @@ class SimulatedCluster:
         left = PASS_TOKENS - len(decoding)
         room = left - _short(newcomers, sum(map(_left, begun)), short_tokens(left))
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
-        dealt = share_tokens(
-            demands, room, is_enough=lambda dealt, ended: budget.is_enough(len(decoding) + dealt, ended)
-        )
+        dealt = share_tokens(demands, room, lambda dealt, ended: budget.room_behind(len(decoding) + dealt, ended))
         granted = dict(zip(begun, dealt, strict=True))
         for index, each in enumerate(newcomers):
             each.is_admitted = True
-            left = PASS_TOKENS - len(decoding) - sum(granted.values())
-            part = left
+            num_ended = sum(num == _left(other) for other, num in granted.items())
+            part = budget.room_behind(len(decoding) + sum(granted.values()), num_ended)
             if _left(each) > part:
                 part -= _short(newcomers[index + 1 :], _left(each), short_tokens(part))
-            num_ended = sum(num == _left(other) for other, num in granted.items())
-            granted[each] = 0 if budget.is_enough(PASS_TOKENS - left, num_ended) else min(_left(each), part)
+            granted[each] = min(_left(each), part)
         return [granted[each] for each in prompts]
 
     def _computed(
@@ -485,8 +482,8 @@ def _budget(node: _Node, prompts: Sequence[_Request], decoding: Sequence[_Reques
     cost, filled = node.costs.cost, min(PASS_TOKENS, len(decoding) + sum(map(_left, prompts)))
     if cost is None or not cost.token_seconds:
         return StepBudget(PASS_TOKENS)
-    fixed_seconds = cost.seconds(_work((each.context + 1, 1) for each in decoding))
-    return StepBudget(PASS_TOKENS, filled, len(node.prompts), fixed_seconds / cost.token_seconds)
+    work = _work((each.context + 1, 1) for each in decoding)
+    return StepBudget(PASS_TOKENS, filled, len(node.prompts), *cost.tokens_beside(work))
 
 
 def _short(newcomers: Sequence[_Request], num_before: int, limit: int) -> int:

@@ -216,9 +216,9 @@ class OpenPass(NamedTuple):
     """The last pass of a queue of prompts, as far as it has room for the next one."""
 
     num_tokens: int = 0
-    """Positions that it computes; 0: it takes no more."""
-    most_added_tokens: float = 0.0
-    """Positions of one prompt that it is filled up with; where more would be, it ends."""
+    """Positions that it computes."""
+    num_room_tokens: int = 0
+    """Positions of the next prompt that it is filled up with."""
     seconds: float = 0.0
     """Its time as it is."""
 
@@ -235,19 +235,19 @@ def queued_seconds(
 ) -> tuple[list[float], OpenPass]:
     """Return what each prompt of a queue adds to it, and its last pass.
 
-    A pass that ends n prompts is filled up with those after them where n times what is added takes no longer than
-    reading the weights for each of these would (`scheduling.step.StepBudget`). `prompts`: positions [begin, end) that
-    are left of each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own.
+    Passes end with prompts as `scheduling.step.StepBudget` says. `prompts`: positions [begin, end) that are left of
+    each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own.
     """
     if not (prompts and pass_tokens):
         return [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts], CLOSED
     reading = shape.step_bytes(*beside) / profile.decode_bytes_per_second
-    most_added = reading * profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
+    tokens_per_second = profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
+    num_free, num_fixed = reading * tokens_per_second, profile.prefill_overhead_seconds * tokens_per_second
     seconds, flop, num_ended, last = list[float](), 0.0, 0, CLOSED
     num_after, num_rest = len(prompts), sum(end - begin for begin, end in prompts)
     for begin, end in prompts:
         num_rest, num_after = num_rest - (end - begin), num_after - 1
-        shared_end = min(end, begin + pass_tokens - last.num_tokens) if last.num_tokens else begin
+        shared_end = min(end, begin + last.num_room_tokens)
         num_tokens, added_seconds = last.num_tokens + shared_end - begin, 0.0
         if shared_end > begin:
             flop += shape.prefill_flop(begin, shared_end)
@@ -258,9 +258,11 @@ def queued_seconds(
             flop = shape.prefill_flop(end - num_tokens, end) + shape.step_flop(*beside)
         seconds.append(added_seconds)
         num_ended += 1
-        most, num_added = most_added / num_ended, min(pass_tokens - num_tokens, num_rest)
-        is_closed = num_tokens in (0, pass_tokens) or num_added > most * num_after > 0
-        last = CLOSED if is_closed else OpenPass(num_tokens, most, max(flop / profile.prefill_flops, reading))
+        num_added = min(pass_tokens, num_tokens + num_rest) - max(num_tokens, num_free)
+        is_enough = not num_rest or num_added * num_ended > num_fixed * num_after
+        num_room = (min(pass_tokens, int(num_free)) if is_enough else pass_tokens) - num_tokens
+        is_open = num_tokens > 0 and num_room > 0
+        last = OpenPass(num_tokens, num_room, max(flop / profile.prefill_flops, reading)) if is_open else CLOSED
     return seconds, last
 
 
@@ -280,8 +282,8 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
     return num_requests * prefill_seconds(shape, profile, 0, mean_tokens)
 
 
-PLANNED_SHARE = 0.2
-"""Part of a pass at the end of which the next one is planned already."""
+PLANNED_AT = 1.2
+"""How many times its own time is left when a pass is planned, if the one that runs takes as long."""
 
 
 @value_class()
@@ -307,11 +309,11 @@ class PromptQueue:
         sooner_seconds = sum(left[index] for index in overtaking(left))
         return cls(left, sum(left), sooner_seconds, pass_seconds, last_pass)
 
-    def takes(self, num_tokens: int) -> bool:
-        """Return whether a prompt that comes now has a part of the last pass: it is not planned, and filled up."""
-        open_pass = self.last_pass
-        is_early = self.total_seconds > open_pass.seconds + PLANNED_SHARE * self.pass_seconds
-        return open_pass.num_tokens > 0 and is_early and num_tokens <= open_pass.most_added_tokens
+    @property
+    def num_room_tokens(self) -> int:
+        """Return how many positions of a prompt that comes now the last pass takes: none, if it is planned by now."""
+        is_early = self.total_seconds > PLANNED_AT * self.last_pass.seconds
+        return self.last_pass.num_room_tokens if is_early else 0
 
     def wait_seconds(self, own_seconds: float, saved_seconds: float = 0.0) -> float:
         """Return how long a prompt that comes last waits while others are computed.

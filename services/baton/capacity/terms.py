@@ -210,13 +210,16 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
 def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -> float:
     """Return how long a prompt of so many seconds waits: for the prompts that are there, or the step that runs.
 
-    It takes no pass for its last positions where the last one of those has room for as many; it counts as waiting less.
+    The last pass of those is filled up with its first positions; what it saves by that counts as waiting less.
     """
-    queue, most, saved = node.queue, node.max_step_tokens or 0, 0.0
-    num_left, num_open = num_tokens % most if most else 0, queue.last_pass.num_tokens
-    if num_left and num_left + num_open <= most and queue.takes(min(num_tokens, most - num_open)):
-        apart = node.prefill_seconds(0, num_left) + node.prefill_seconds(0, num_open)
-        saved = max(0.0, min(queue.last_pass.seconds, apart - node.prefill_seconds(0, num_left + num_open)))
+    queue, saved = node.queue, 0.0
+    num_shared = min(num_tokens, queue.num_room_tokens)
+    if num_shared:
+        num_open, num_left = queue.last_pass.num_tokens, num_tokens - num_shared
+        apart = node.prefill_seconds(0, num_open) + node.prefill_seconds(0, num_tokens)
+        left_seconds = node.prefill_seconds(0, num_left) if num_left else 0.0
+        together = node.prefill_seconds(0, num_open + num_shared) + left_seconds
+        saved = max(0.0, min(queue.last_pass.seconds, apart - together))
     return queue.wait_seconds(own_seconds, saved) or join_seconds(node)
 
 

@@ -16,6 +16,8 @@ _MAX_SURPRISE = 4.0
 """A pass counts as at most this many times what is usual: a pause of the machine says nothing of passes."""
 _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
+_FLAT = 1.2
+"""Part of the time of reading the weights up to which a pass says nothing of what positions take."""
 HUNG_FACTOR = 4.0
 """A pass that takes so many times what is predicted hangs, if passes of late took what was predicted."""
 _LEAST_PASSES = 4
@@ -53,6 +55,16 @@ class StepCost:
         num_pairs = (end - begin) * (begin + end) / 2
         return self.token_seconds * (end - begin) + self.pair_seconds * num_pairs
 
+    def tokens_beside(self, work: StepWork) -> tuple[float, float]:
+        """Return the positions that take as long as what a pass does besides, `work` too, and as reading the weights.
+
+        While these are read, positions are computed.
+        """
+        if not self.token_seconds:
+            return math.inf, 0.0
+        beside_seconds = max(0.0, self.seconds(work) - self.least_seconds)
+        return beside_seconds / self.token_seconds, self.least_seconds / self.token_seconds
+
     def affordable_tokens(self, work: StepWork, target_seconds: float, context_tokens: int) -> float:
         """Return the positions of a prompt that a pass can take besides, lest it take longer than it should.
 
@@ -76,6 +88,7 @@ class StepCostModel:
     def __init__(self, least_seconds: float = 0.0) -> None:
         self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
+        self._fitted: dict[bool, _Moments] = {}  # without prompts' passes that reading the weights takes
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -85,7 +98,7 @@ class StepCostModel:
         """Return what passes cost, or None before any was measured."""
         if self._is_stale:
             self._is_stale = False
-            self._cost = _fit(list(self._moments.values()), self._least_seconds)
+            self._cost = _fit(list(self._fitted.values()), self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -95,7 +108,10 @@ class StepCostModel:
         moments = self._moments.setdefault(has_prompts, _Moments())
         usual_seconds = moments.usual_seconds(work)
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
-        moments.add(work, min(seconds, _MAX_SURPRISE * usual_seconds))
+        seconds = min(seconds, _MAX_SURPRISE * usual_seconds)
+        moments.add(work, seconds)
+        if not has_prompts or seconds > _FLAT * self._least_seconds:
+            self._fitted.setdefault(has_prompts, _Moments()).add(work, seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

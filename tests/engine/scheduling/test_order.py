@@ -45,12 +45,19 @@ def test_turns_end_with_a_prompt_where_that_is_enough_but_not_the_tenth_of_who_i
     demands = [PromptDemand(*claim) for claim in [(30, 30, 0), (90, 90, 0), (3, 3, 0)]]
     asked = list[tuple[int, int]]()
 
-    def is_enough(num_tokens: int, num_ended: int) -> bool:
+    def room_behind(num_tokens: int, num_ended: int) -> int:
         asked.append((num_tokens, num_ended))
-        return True
+        return 0
 
-    assert share_tokens(demands, 80, is_enough=is_enough) == [30, 0, 3]
+    assert share_tokens(demands, 80, room_behind) == [30, 0, 3]
     assert asked == [(33, 2)]
+
+
+def test_a_pass_that_is_enough_takes_what_is_free() -> None:
+    """Of the second one as much as is computed while the weights are read; the third one gets none of it."""
+    demands = [PromptDemand(*claim) for claim in [(30, 30, 0), (90, 90, 0), (40, 40, 0)]]
+
+    assert share_tokens(demands, 200, lambda num_tokens, _: max(0, 41 - num_tokens)) == [30, 11, 0]
 
 
 def test_who_is_through_by_the_tenth_counts_once() -> None:
@@ -58,11 +65,11 @@ def test_who_is_through_by_the_tenth_counts_once() -> None:
     demands = [PromptDemand(*claim) for claim in [(3, 3, 0), (90, 90, 0), (9, 40, 0), (2, 2, 0)]]
     asked = list[tuple[int, int]]()
 
-    def is_enough(num_tokens: int, num_ended: int) -> bool:
+    def room_behind(num_tokens: int, num_ended: int) -> int:
         asked.append((num_tokens, num_ended))
-        return False
+        return 120
 
-    assert share_tokens(demands, 120, is_enough=is_enough) == [3, 90, 9, 2]
+    assert share_tokens(demands, 120, room_behind) == [3, 90, 9, 2]
     assert asked == [(5, 2), (95, 3)]
 
 

@@ -99,8 +99,10 @@ class BatchAdmission:
 
     def find(self, sequence: Sequence) -> list[BlockId]:
         """Return the blocks that a waiting sequence would find in the prefix cache; it keeps their number."""
+        if not sequence.is_shareable:
+            return []
         sequence.extend_hashes(self._pool.block_tokens)
-        found = self._pool.match(sequence.hashes) if sequence.is_shareable else []
+        found = self._pool.match(sequence.hashes)
         sequence.num_matched_blocks = len(found)
         return found
 
@@ -129,7 +131,7 @@ class BatchAdmission:
             if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
                 continue
             prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
-            if prefix is None or (prefix.must_join and budget.is_full(step)):
+            if prefix is None or (prefix.must_join and not budget.room(step)):
                 continue
             if not self._has_room(sequence, prefix) or self._fills_first(step, sequence, prefix):
                 blocked = blocked or sequence
@@ -204,7 +206,7 @@ class BatchAdmission:
         """
         if prefix.leader is not None:
             return False
-        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or budget.is_full(step)
+        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or not budget.room(step)
         return bool(is_kept) and step.may_break(sequence.hashes[: len(prefix.blocks)])
 
     def _take_in(self, sequence: Sequence, prefix: ReusablePrefix) -> None:
@@ -244,8 +246,8 @@ class BatchAdmission:
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
         room = budget.room(step)
-        if budget.is_full(step) and sequence.is_prefilling:
-            return 0
+        if not room:
+            return 0 if sequence.is_prefilling else min(1, budget.max_tokens - step.num_tokens)
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting:
             room -= self.newcomer_tokens(short_tokens(room), (sequence,))

@@ -271,8 +271,7 @@ class Scheduler:
         waiting = (each for each in self.waiting[:MAX_CANDIDATES] if each.purpose is not Purpose.RECEIVE)
         num_lacking = sum(map(self.admission.num_lacking, chain(prompts, waiting)))
         filled_tokens = min(max_tokens, step.num_tokens + num_lacking)
-        fixed_tokens = fixed_seconds / cost.token_seconds if cost.token_seconds else math.inf
-        return StepBudget(max_tokens, filled_tokens, num_prompts, fixed_tokens)
+        return StepBudget(max_tokens, filled_tokens, num_prompts, *cost.tokens_beside(step.work))
 
     def _may_repeat(self) -> bool:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
@@ -321,10 +320,10 @@ class Scheduler:
         else:
             demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
 
-            def is_enough(num_dealt: int, num_ended: int) -> bool:
-                return budget.is_enough(step.num_tokens + num_dealt, step.num_ended + num_ended)
+            def room_behind(num_dealt: int, num_ended: int) -> int:
+                return budget.room_behind(step.num_tokens + num_dealt, step.num_ended + num_ended)
 
-            granted = share_tokens(demands, room, is_enough)
+            granted = share_tokens(demands, room, room_behind)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
                 if self._queues.has_tenants:

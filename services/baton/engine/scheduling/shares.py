@@ -32,7 +32,7 @@ class PromptDemand(NamedTuple):
 
 
 def share_tokens(
-    demands: Seq[PromptDemand], num_tokens: int, is_enough: Callable[[int, int], bool] | None = None
+    demands: Seq[PromptDemand], num_tokens: int, room_behind: Callable[[int, int], int] | None = None
 ) -> list[int]:
     """Deal a pass's positions out to prompts.
 
@@ -56,8 +56,10 @@ def share_tokens(
         before, num_left = num_left, _deal(demands, granted, (index,), num_left)
         if num_left < before and granted[index] == demands[index].num_pending:
             num_ended += 1
-            if is_enough and is_enough(num_tokens - num_left, num_ended):
-                break
+            if room_behind:
+                num_dealt = num_tokens - num_left
+                num_left = min(num_left, room_behind(num_dealt, num_ended))
+                num_tokens = num_dealt + num_left
     return granted
 
 

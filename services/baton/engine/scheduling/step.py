@@ -281,21 +281,22 @@ class StepBudget(NamedTuple):
     """These prompts."""
     fixed_tokens: float = 0.0
     """Positions of prompts that take as long as what any pass does besides."""
+    free_tokens: float = 0.0
+    """Positions up to which a pass takes as long as reading the weights."""
 
     def room(self, step: Step) -> int:
         """Return the positions that a pass can still take."""
-        return self.max_tokens - step.num_tokens
+        return self.room_behind(step.num_tokens, step.num_ended)
 
-    def is_full(self, step: Step) -> bool:
-        """Return whether a pass takes no part of another prompt."""
-        return step.num_tokens >= self.max_tokens or self.is_enough(step.num_tokens, step.num_ended)
+    def room_behind(self, num_tokens: int, num_ended: int) -> int:
+        """Return what a pass of so many positions can still take, the last ones of some prompts among them.
 
-    def is_enough(self, num_tokens: int, num_ended: int) -> bool:
-        """Return whether a pass had better end with so many positions, the last ones of some prompts among them.
-
-        What others would add delays the tokens of these; each of the others waits for one more pass otherwise.
+        What others would add delays the tokens of these, but for what is free; each of the others waits for one more
+        pass otherwise.
         """
-        return (self.filled_tokens - num_tokens) * num_ended > self.fixed_tokens * (self.num_prompts - num_ended)
+        num_added = self.filled_tokens - max(num_tokens, self.free_tokens)
+        is_enough = num_added * num_ended > self.fixed_tokens * (self.num_prompts - num_ended)
+        return max(0, (min(self.max_tokens, int(self.free_tokens)) if is_enough else self.max_tokens) - num_tokens)
 
 
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
