@@ -122,7 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompt-tokens", type=at_least(1), default=2000, help="of each request (%(default)s)")
     parser.add_argument("--count", type=at_least(2), default=402, help="requests of a row, all seeds (%(default)s)")
     parser.add_argument("--seeds", type=at_least(1), default=3, help="runs of a row (%(default)s)")
-    parser.add_argument("--first-seed", type=at_least(0), default=0, help="of the runs (%(default)s)")
     parser.add_argument("--link", type=float, default=0.0, help="Gb/s of a shaped link between two hosts; needs root")
     parser.add_argument("--engines", type=engine_pair, default=("mock", "mock"), help="of the two nodes (mock,mock)")
     parser.add_argument(

@@ -83,7 +83,7 @@ def measure_loads(
         client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
         with turns.alone:
             alone = {
-                num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
+                num_tokens: client.alone(f"0/{pair.time_scale}", num_tokens)
                 for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
             }
         planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
@@ -148,7 +148,7 @@ def _speeds(facts: NodeFacts) -> str:
 def _row(client: _Client, plan: _Planned, pair: Pair, options: argparse.Namespace, name: str) -> Row:
     load, runs = plan.load, list[tuple[RequestSample, ...]]()
     cpu = HostCpu()
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
+    for seed in range(options.seeds):
         random = Random(f"{seed}/{load.rate}/{load.num_output_tokens}")
         count = max(2, round(options.count / options.seeds))
         sessions = client.sessions(random, count, load.num_output_tokens)

@@ -296,11 +296,12 @@ class SimulatedCluster:
         whole = cost.seconds(_work((request.num_done + num, num) for request, num in shares))
         for request, num in shares:
             if num:
-                num_begun = -math.ceil(request.num_done / PASS_TOKENS)
-                request.num_done += num
-                num_begun += math.ceil(request.num_done / PASS_TOKENS)
-                part = cost.seconds(_work([(request.num_done, num)]), num_begun)
-                request.computed_seconds += seconds * part / whole
+                before, request.num_done = request.num_done, request.num_done + num
+                until_seconds, before_seconds = (
+                    cost.seconds(_work([(done, done)]), math.ceil(done / PASS_TOKENS))
+                    for done in (request.num_done, before)
+                )
+                request.computed_seconds += seconds * (until_seconds - before_seconds) / whole
                 if not _left(request):
                     self._prompt_done(node, request)
         for request in decoding:

@@ -309,12 +309,6 @@ class PromptQueue:
         sooner_seconds = sum(left[index] for index in overtaking(left))
         return cls(left, sum(left), sooner_seconds, pass_seconds, last_pass)
 
-    @property
-    def num_room_tokens(self) -> int:
-        """Return how many positions of a prompt that comes now the last pass takes: none, if it is planned by now."""
-        is_early = self.total_seconds > PLANNED_AT * self.last_pass.seconds
-        return self.last_pass.num_room_tokens if is_early else 0
-
     def wait_seconds(self, own_seconds: float, saved_seconds: float = 0.0) -> float:
         """Return how long a prompt that comes last waits while others are computed.
 

@@ -212,14 +212,14 @@ def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -
 
     The last pass of those is filled up with its first positions; what it saves by that counts as waiting less.
     """
-    queue, saved = node.queue, 0.0
-    num_shared = min(num_tokens, queue.num_room_tokens)
-    if num_shared:
-        num_open, num_left = queue.last_pass.num_tokens, num_tokens - num_shared
+    queue, saved, last = node.queue, 0.0, node.queue.last_pass
+    num_shared = min(num_tokens, last.num_room_tokens)
+    if num_shared and queue.total_seconds > cost.PLANNED_AT * last.seconds:
+        num_open, num_left = last.num_tokens, num_tokens - num_shared
         apart = node.prefill_seconds(0, num_open) + node.prefill_seconds(0, num_tokens)
         left_seconds = node.prefill_seconds(0, num_left) if num_left else 0.0
         together = node.prefill_seconds(0, num_open + num_shared) + left_seconds
-        saved = max(0.0, min(queue.last_pass.seconds, apart - together))
+        saved = max(0.0, min(last.seconds, apart - together))
     return queue.wait_seconds(own_seconds, saved) or join_seconds(node)
 
 

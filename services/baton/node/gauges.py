@@ -26,12 +26,8 @@ def observe_load(
     num_blocks: int,
 ) -> None:
     """Export queue, batch and KV use whenever metrics are collected. `load` is called from the exporter's thread."""
-
-    def queue_seconds(now: EngineLoad) -> float:
-        return backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting)
-
     values: Mapping[names.MetricName, Callable[[EngineLoad], float]] = {
-        names.NODE_QUEUE: queue_seconds,
+        names.NODE_QUEUE: lambda now: backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting),
         names.NODE_KV_USED: lambda now: 1 - now.num_available_blocks / num_blocks,
         names.NODE_RUNNING: lambda now: now.num_running,
         names.NODE_WAITING: lambda now: now.num_waiting,

@@ -118,7 +118,7 @@ def test_the_last_position_of_a_prompt_is_part_of_it() -> None:
         stepper.scheduler.note_pass(step, seconds)
 
     assert step.is_decode
-    assert prompt.stats.computed_seconds == 0.75
+    assert prompt.stats.computed_seconds == pytest.approx(0.75)
 
 
 def test_what_came_from_elsewhere_is_no_part_of_a_prompt_s_passes() -> None:
@@ -131,6 +131,17 @@ def test_what_came_from_elsewhere_is_no_part_of_a_prompt_s_passes() -> None:
     attribute(step, 12.0, cost, 16)
 
     assert prompt.stats.computed_seconds == 12.0
+
+
+def test_parts_of_a_short_prompt_come_to_one_pass() -> None:
+    """Its first positions fill up a pass of others, the rest has the next one: alone it would read the weights once."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=16)
+    cost = StepCost(0.0, 1.0, 0.0, least_seconds=12.0)
+    first, prompt = (stepper.add(request_of(prompt_of(length, length), str(length))) for length in (13, 10))
+    compute(stepper, cost)
+
+    assert first.stats.computed_seconds == 13.0
+    assert prompt.stats.computed_seconds == pytest.approx(12.0, rel=0.35)
 
 
 def test_a_prompt_in_chunks_takes_a_pass_for_each() -> None:

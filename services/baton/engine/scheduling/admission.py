@@ -219,13 +219,13 @@ class BatchAdmission:
         sequence.num_computed = len(sequence.token_ids) if prefix.leader is not None else num_tokens
         self._states.take(sequence, len(prefix.blocks) + len(prefix.restored))
         self._offload.drop(sequence)
+        sequence.stats.computed_from = sequence.num_computed
         if not sequence.is_admitted:
             if self._queues.has_tenants:
                 self._turns.begin(sequence)
             sequence.is_admitted = True
             sequence.stats.num_cached = (prefix.num_cached_blocks + len(prefix.restored)) * block_tokens
             sequence.stats.num_shared = sequence.num_computed - sequence.stats.num_cached
-            sequence.stats.computed_from = sequence.num_computed
             self._offload.note_admitted(sequence, prefix.num_cached_blocks, len(prefix.restored))
         self._queues.move(sequence, Phase.RECEIVING if sequence.purpose is Purpose.RECEIVE else Phase.RUNNING)
 

@@ -387,9 +387,12 @@ def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> No
         num_pairs = num_tokens * (2 * span.start + num_tokens) / 2
         all_tokens, all_pairs = all_tokens + num_tokens, all_pairs + num_pairs
         if stats.first_token == 0.0:
-            done, limit = span.start - stats.computed_from, min(max_tokens, sequence.max_chunk_tokens or max_tokens)
-            num_begun = math.ceil((done + num_tokens) / limit) - math.ceil(done / limit)
-            parts.append((sequence, cost.seconds(StepWork(num_tokens, num_pairs), num_begun)))
+            limit = min(max_tokens, sequence.max_chunk_tokens or max_tokens)
+            until, before = (
+                cost.seconds(StepWork(num, num * (2 * stats.computed_from + num) / 2), math.ceil(num / limit))
+                for num in (span.start + num_tokens - stats.computed_from, span.start - stats.computed_from)
+            )
+            parts.append((sequence, until - before))
     whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
     for sequence, part_seconds in parts:
         sequence.stats.computed_seconds += seconds * part_seconds / whole_seconds
