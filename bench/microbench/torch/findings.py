@@ -54,8 +54,7 @@ def findings_of(lines: Sequence[Line]) -> list[Finding]:
             )
         elif line["kind"] == "batch":
             findings += _batch(line, batches)
-    sent = Finding("device to host", rates["host_bytes_per_second"] / 1e9, "GB/s")
-    return [*findings, sent]
+    return [*findings, Finding("device to host", rates["host_bytes_per_second"] / 1e9, "GB/s")]
 
 
 def table_of(findings: Sequence[Finding]) -> Table:

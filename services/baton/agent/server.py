@@ -176,8 +176,7 @@ async def _run_models(
 
     parameter_bytes = 4 if common["dtype"] == "float32" else 2
     lends_at = host_port(settings.host, settings.port) if settings.port else ""
-    models = ModelWorkers(settings.node_id, make, parameter_bytes, _show, lends_at)
-    await models.run(router_address)
+    await ModelWorkers(settings.node_id, make, parameter_bytes, _show, lends_at).run(router_address)
 
 
 def _show(_name: str, line: str) -> None:

@@ -90,7 +90,12 @@ class Supervisor:
         try:
             while True:
                 began = self.begun_seconds = self._clock()
-                status = await self._run_once()
+                self.state = SupervisedState.STARTING
+                self.started_at_seconds = time.time()
+                self._child = Child(self.spec, self._on_line, grace_seconds=self._grace_seconds)
+                status = await self._child.run()
+                self.last_exit_status = status
+                log.warning("child_ended name=%s how=%s", self.spec.name, describe_exit(status).replace(" ", "_"))
                 if self._gives_up(self, status):
                     return status
                 num_failures = 1 if self._clock() - began >= self._backoff.healthy_seconds else num_failures + 1
@@ -113,15 +118,6 @@ class Supervisor:
         """End the running child at once."""
         if self._child is not None:
             self._child.kill()
-
-    async def _run_once(self) -> int:
-        self.state = SupervisedState.STARTING
-        self.started_at_seconds = time.time()
-        self._child = Child(self.spec, self._on_line, grace_seconds=self._grace_seconds)
-        status = await self._child.run()
-        self.last_exit_status = status
-        log.warning("child_ended name=%s how=%s", self.spec.name, describe_exit(status).replace(" ", "_"))
-        return status
 
     async def _pause(self, num_failures: int) -> None:
         self.state = SupervisedState.BACKING_OFF

@@ -105,7 +105,10 @@ def load_settings(
     prefix = str(settings_class.model_config.get("env_prefix", "")).upper()
     variables = {name.upper().removeprefix(prefix).lower() for name in os.environ if name.upper().startswith(prefix)}
     sources = _Sources(flags, variables, file_values or {}, prefix, file_name)
-    _check_known(settings_class, sources)
+    for key in (*sources.flags, *sources.file_values):
+        if key not in settings_class.model_fields:
+            hint = nearest(key, settings_class.model_fields) or f"known are {', '.join(settings_class.model_fields)}"
+            raise ConfigurationError(f"unknown {sources.name_of(key)}; {hint}")
     given = {**{key: value for key, value in sources.file_values.items() if key not in variables}, **flags}
     try:
         return settings_class(**given)  # type: ignore[arg-type]
@@ -185,13 +188,6 @@ def groups_of(settings_class: type[BaseModel]) -> Sequence[SettingsGroup]:
 def describe_settings(settings: BaseModel) -> str:
     """Return `name=value` of all fields on one line; secrets are masked."""
     return " ".join(f"{name}={_shown(name, getattr(settings, name))}" for name in type(settings).model_fields)
-
-
-def _check_known(settings_class: type[BaseSettings], sources: _Sources) -> None:
-    for key in (*sources.flags, *sources.file_values):
-        if key not in settings_class.model_fields:
-            hint = nearest(key, settings_class.model_fields) or f"known are {', '.join(settings_class.model_fields)}"
-            raise ConfigurationError(f"unknown {sources.name_of(key)}; {hint}")
 
 
 def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | None]:

@@ -76,8 +76,7 @@ class DecodeGenerator:
         outlives the generation. Raises BatonError if the request is refused at once; nothing of it is left then.
         """
         self.node.check_accepts()
-        params = self._checked_sampling(request)
-        generation = Generation(self, request, params, sink, tasks)
+        generation = Generation(self, request, self._checked_sampling(request), sink, tasks)
         generation.submit()
         return generation
 

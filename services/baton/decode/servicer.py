@@ -160,19 +160,15 @@ class GatewayCall:
         """Return the batch that is gathering; it is written once this turn of the event loop is over."""
         batch = self._batch
         if batch is None or batch.is_full:
-            batch = self._begin_batch()
+            if batch is not None:
+                self._full.append(batch)
+            batch = self._batch = ResponseBatch()
+            self._has_news.set()
         return batch
 
     def forget(self, stream_id: int) -> None:
         """Drop a stream that has ended."""
         self._streams.pop(stream_id, None)
-
-    def _begin_batch(self) -> ResponseBatch:
-        if self._batch is not None:
-            self._full.append(self._batch)
-        self._batch = ResponseBatch()
-        self._has_news.set()
-        return self._batch
 
     async def _read(self, requests: AsyncIterator[messages.ServeRequest], tasks: asyncio.TaskGroup) -> None:
         async for request in requests:

@@ -90,8 +90,7 @@ async def _first_resolved(zeroconf: AsyncZeroconf, names: asyncio.Queue[str]) ->
             names.put_nowait(name)  # its answer was lost or is late, and the browser names it only once
         addresses = info.parsed_addresses() if info else []
         if info is not None and info.port and addresses:
-            host = addresses[0]
-            return host_port(host, info.port)
+            return host_port(addresses[0], info.port)
 
 
 def _open(interfaces: list[str] | None) -> AsyncZeroconf:

@@ -62,11 +62,10 @@ class WorkerNode:
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
         place: node_pb2.KubernetesPlace | None = None,
-        budgets: Mapping[str, int] | None = None,
         text_digest: str = "",
     ) -> None:
         self.settings = settings
-        self.budgets = share_memory(settings, runner) if budgets is None else budgets
+        self.budgets = share_memory(settings, runner)
         """Bytes of main memory that each part of the node may hold, by the setting that bounds it."""
         self.is_kv_quantized = settings.kv_quantization != "none"
         """Whether the KV here is rounded, so that no other node may take it for exact."""

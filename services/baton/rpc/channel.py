@@ -53,5 +53,4 @@ def open_channel(address: str, *, is_dedicated: bool = False, process: str = "")
         return grpc.aio.insecure_channel(address, options=options)
     server_name = f"{process}.{identity.server_name}" if process else identity.server_name
     options += (("grpc.ssl_target_name_override", server_name),)
-    credentials = identity.channel_credentials()
-    return grpc.aio.secure_channel(address, credentials, options=options)
+    return grpc.aio.secure_channel(address, identity.channel_credentials(), options=options)

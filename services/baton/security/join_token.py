@@ -86,7 +86,9 @@ class JoinPasses:
         if now.timestamp() >= int(match["end"]):
             end = datetime.fromtimestamp(int(match["end"]), UTC)
             raise _refused(f"has held until {end:%Y-%m-%d %H:%M} UTC: ask for another (`baton authority token`)")
-        users = self._users_of(shown, now)
+        for other in [each for each in self._users if int(each.partition("-")[0]) <= now.timestamp()]:
+            del self._users[other]
+        users = self._users.setdefault(shown, set())
         is_further = node_id not in users
         if is_further and len(users) >= int(match["machines"]):
             raise _refused("has been used by as many machines as it is for: ask for another (`baton authority token`)")
@@ -97,11 +99,6 @@ class JoinPasses:
             if is_further:
                 users.discard(node_id)
             raise
-
-    def _users_of(self, shown: str, now: datetime) -> set[str]:
-        for other in [each for each in self._users if int(each.partition("-")[0]) <= now.timestamp()]:
-            del self._users[other]
-        return self._users.setdefault(shown, set())
 
 
 def _refused(problem: str) -> AuthenticationError:

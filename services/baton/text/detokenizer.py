@@ -166,15 +166,12 @@ class WindowDetokenizer(Detokenizer):
         if is_maybe_cut and len(self._window) - self._num_known < _MAX_HELD_TOKENS:
             return ""
         addition = text[len(self._known_text) :]
-        self._advance(text)
-        return addition
-
-    def _advance(self, text: str) -> None:
         waiting = self._window[self._num_known :]
         waiting_text = self._tokenizer.decode(waiting)
         if waiting_text:  # a beginning without text may still swallow the space that follows it
             self._window, text = waiting, waiting_text
         self._num_known, self._known_text = len(self._window), text
+        return addition
 
 
 def _text_of(data: bytes) -> str | None:

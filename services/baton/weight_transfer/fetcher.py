@@ -95,8 +95,7 @@ async def fetch_from(
             channel = await stack.enter_async_context(open_channel(address, is_dedicated=True))
             stubs[address] = WeightServiceStub(channel)  # type: ignore[no-untyped-call]
         manifest = await _manifest(stubs, model, patience_seconds)
-        fetch = _Fetch(manifest, stubs, store, on_progress, patience_seconds)
-        return await fetch.run()
+        return await _Fetch(manifest, stubs, store, on_progress, patience_seconds).run()
 
 
 async def _manifest(stubs: Mapping[str, Any], model: str, patience_seconds: float) -> Manifest:

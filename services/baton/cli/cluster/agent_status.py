@@ -44,8 +44,7 @@ def command(
     """Print what an agent supervises and, for the agent of this machine, power, temperature and use."""
     with secured_by(own_identity(state_dir.expanduser())):
         status, sample = asyncio.run(_asked(address))
-    console = make_console()
-    console.print(status_table(status, sample))
+    make_console().print(status_table(status, sample))
 
 
 def own_identity(state_folder: Path) -> TlsIdentity | None:

@@ -81,7 +81,8 @@ class ApiKeys:
         Names of headers are lower-case; the key is the bearer token of `authorization`, or `x-api-key`. Raises
         AuthenticationError if it shows none, or one that is not in the file.
         """
-        shown = _shown_key(headers)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        shown = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
         if not shown:
             raise AuthenticationError("an API key is needed: send it as `Authorization: Bearer KEY`")
         digest, found = self._digest(shown), None
@@ -142,11 +143,6 @@ class ApiKeys:
 
     def _digest(self, key: str) -> bytes:
         return blake2b(key.encode(), key=self._secret, digest_size=32).digest()
-
-
-def _shown_key(headers: Mapping[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -43,8 +43,7 @@ class Attempt:
         `max_tokens` bounds the whole output; the timeouts are silences. `on_leaving` is called when the node is about
         to go, `on_first` once, with its first token.
         """
-        loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Finished | None] = loop.create_future()
+        self.ended: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
         """What the node reported at the end; None if the tokens taken ended it; else why the attempt failed."""
         self._output = output_token_ids
         self._prompt_logprobs, self._take = prompt_logprobs, take

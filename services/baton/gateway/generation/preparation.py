@@ -109,8 +109,7 @@ class Preparation:
 
     async def prepare(self, request: requests.GenerationRequest, key: ApiKey) -> requests.PreparedPrompt:
         """Return what placing needs; raise InvalidFieldError, NotFoundError (model), UnavailableError (nodes)."""
-        loop = asyncio.get_running_loop()
-        arrival_seconds = loop.time()
+        arrival_seconds = asyncio.get_running_loop().time()
         model = await self.catalog.model(request.model)
         _check_stop(request.stop)
         if len(request.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:

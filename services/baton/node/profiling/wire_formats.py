@@ -122,19 +122,17 @@ class WireTrial:
         """Return the logits after every token of the continuation: [num_tokens, vocabulary_size], float32."""
         table = self._table(self._decode)
         for layer, kv in self._context.items():
-            self._decode.write_kv(table, layer, 0, self._num_context, self._carried(layer, kv, wire))
+            spec = self._prefill.info.layout.layers[layer]
+            carried = LayerKv(
+                self._through(kv.keys, wire.keys, spec.key_head_dim),
+                self._through(kv.values, wire.values, spec.value_head_dim),
+            )
+            self._decode.write_kv(table, layer, 0, self._num_context, carried)
         continuation = self._token_ids[self._num_context :]
         span = Span(continuation, self._num_context, table, needs_logits=True, logits_from=self._num_context)
         if self._decode.num_state_slots:
             span = span._replace(state=StateSpan(0, 1))
         return self._decode.forward([span]).rows()
-
-    def _carried(self, layer: int, kv: LayerKv, wire: WireFormat) -> LayerKv:
-        spec = self._prefill.info.layout.layers[layer]
-        return LayerKv(
-            self._through(kv.keys, wire.keys, spec.key_head_dim),
-            self._through(kv.values, wire.values, spec.value_head_dim),
-        )
 
     def _through(self, data: bytes | memoryview, wire: KvDtype, head_dim: int) -> bytes | memoryview:
         cache = self._prefill.info.layout.dtype

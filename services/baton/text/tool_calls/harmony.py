@@ -30,8 +30,7 @@ class HarmonyParser(ToolParser):
     def _read_header(self) -> State | None:
         found = find_marker(self._buffer, (_MESSAGE,))
         if found is not None:
-            header = self._take(found.end)[: found.start]
-            return self._open_body(header)
+            return self._open_body(self._take(found.end)[: found.start])
         if self._is_ended or len(self._buffer) > _LONGEST_HEADER:
             self._add_content(self._take(len(self._buffer)))
         return None

@@ -74,8 +74,7 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
 
 def _load(checkpoint: Checkpoint) -> Any:
     """Return the language model of a folder."""
-    overrides = _overrides(checkpoint)
-    text = {**checkpoint.config, **overrides}
+    text = {**checkpoint.config, **_overrides(checkpoint)}
     if checkpoint.latents or not checkpoint.is_wrapped:
         return load_model(checkpoint.directory, model_config=text, get_model_classes=classes_of)[0]
     model, _ = load_model(checkpoint.directory, model_config={"text_config": text, "vocab_size": text["vocab_size"]})

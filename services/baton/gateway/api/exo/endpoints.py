@@ -82,8 +82,7 @@ class ExoApi:
     async def create_instance(self, exchange: Exchange) -> None:
         """Pin a placement."""
         self._check_alone()
-        view = instance_view(exchange.body)
-        instance = instance_of(view, await self._nodes())
+        instance = instance_of(instance_view(exchange.body), await self._nodes())
         self._catalog.check_name(instance.model)
         self._instances.add(instance)
         _send_receipt(exchange, instance_id=instance.instance_id)

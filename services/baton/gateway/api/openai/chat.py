@@ -194,8 +194,7 @@ class ChatFormat(CompletionWriter):
         text, reason = choice.text, str(choice.result.reason)
         message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
         if reader := self._read():
-            reading = ChoiceReader(reader)
-            message |= reading.message(text)
+            message |= ChoiceReader(reader).message(text)
             reason = reader.end(choice.result.reason)
         return {
             "index": index,

@@ -60,7 +60,9 @@ class _Turns:
             return
         _check_fields(name, item)
         if item.type == "reasoning":
-            self._add_reasoning(name, item)
+            self._close()
+            parts = item.content or self._unsealed(name, item.encrypted_content) or item.summary or ""
+            self._answer["reasoning_content"] = _text(name, parts, kinds=("reasoning_text", "summary_text"))
         elif item.type == "function_call":
             call = call_of_answer(
                 item.call_id or "", item.name or "", parsed_arguments(f"{name}.arguments", item.arguments or "")
@@ -92,11 +94,6 @@ class _Turns:
             self._answer["content"] = content
         else:
             self._turns.append({"role": role, "content": content})
-
-    def _add_reasoning(self, name: str, item: InputItem) -> None:
-        self._close()
-        parts = item.content or self._unsealed(name, item.encrypted_content) or item.summary or ""
-        self._answer["reasoning_content"] = _text(name, parts, kinds=("reasoning_text", "summary_text"))
 
     def _unsealed(self, name: str, content: str | None) -> str:
         """Return what is sealed; that of other servers cannot be read."""

@@ -33,7 +33,8 @@ def state_document(
     `models` have their places. `entries` has the latest first. `name` is the generation whose
     frames are wanted, those of all would be megabytes; empty or forgotten: the latest that has any.
     """
-    shown = _with_frames(entries, name)
+    timed = [entry for entry in entries if entry.result and entry.result.summary.HasField("kv_timeline")]
+    shown = next((entry for entry in timed if entry.name == name), timed[0] if timed else None)
     return {
         "models": [
             {"name": row.name, "root": row.root, "state": row.status.stage, "progress": row.status.progress}
@@ -122,11 +123,6 @@ def _state(entry: JournalEntry) -> str:
     if entry.first_token_seconds is not None:
         return "decoding"
     return "prefilling" if entry.placement is not None else "placing"
-
-
-def _with_frames(entries: Sequence[JournalEntry], name: str) -> JournalEntry | None:
-    timed = [entry for entry in entries if entry.result and entry.result.summary.HasField("kv_timeline")]
-    return next((entry for entry in timed if entry.name == name), timed[0] if timed else None)
 
 
 def _timeline(entry: JournalEntry) -> Mapping[str, Any]:

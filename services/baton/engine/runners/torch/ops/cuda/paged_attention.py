@@ -28,8 +28,7 @@ def attend_by_kernel(
     num_kv_heads, _, _, value_dim = pool.values.shape
     splits = num_splits(queries.num_tiles, num_kv_heads, queries.max_end, num_multiprocessors(query.device))
     output = query.new_empty(num_rows, num_heads, value_dim)
-    parts = _parts(output, splits)
-    _launch(query, pool, queries, params, output, parts, splits)
+    _launch(query, pool, queries, params, output, _parts(output, splits), splits)
     return output
 
 

@@ -73,7 +73,8 @@ def attend_causally(
     values = kv.values if query.dtype == torch.bfloat16 and multiplies_bfloat16 else kv.values.float()
     sinks = None if params.sinks is None else params.sinks.float().view(num_kv_heads, num_groups, 1, 1)
     window_tokens = params.window_tokens
-    num_block_queries = _block_queries(num_groups, kv.keys.shape[1])
+    fitting = _MAX_SCORES // (num_groups * kv.keys.shape[1]) // _MIN_BLOCK_QUERIES * _MIN_BLOCK_QUERIES
+    num_block_queries = min(_MAX_BLOCK_QUERIES, max(_MIN_BLOCK_QUERIES, fitting))
     for start in range(0, num_queries, num_block_queries):
         end = min(num_queries, start + num_block_queries)
         first_key = max(0, first_query + start + 1 - window_tokens) if window_tokens else 0
@@ -133,11 +134,6 @@ def _weights(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
     if sinks is None:
         return scores.softmax(dim=-1)
     return torch.cat([scores, sinks.expand(*scores.shape[:2], 1)], dim=-1).softmax(dim=-1)[..., :-1].contiguous()
-
-
-def _block_queries(num_groups: int, num_keys: int) -> int:
-    fitting = _MAX_SCORES // (num_groups * num_keys)
-    return min(_MAX_BLOCK_QUERIES, max(_MIN_BLOCK_QUERIES, fitting // _MIN_BLOCK_QUERIES * _MIN_BLOCK_QUERIES))
 
 
 @lru_cache(maxsize=16)  # at most 64 MiB, and the same in all layers: without a window nearly all blocks share one
