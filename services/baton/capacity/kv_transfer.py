@@ -358,12 +358,12 @@ def slowdown(
         carrying_seconds = window_seconds + waiting_seconds
         until_seconds = begin_seconds + carrying_seconds
         num_ahead_bytes, are_all_computed, of_link = 0.0, True, dict[tuple[str, str], float]()
-        for index, stream in enumerate(streams):  # one loop without helpers: a fifth of a decision was spent here
+        for index, stream in enumerate(streams):  # one loop with few calls: a fifth of a decision was spent here
             ready, later, _, end, sender_id, receiver_id, rate = stream
-            num_carried_bytes = ready + later - gone * early[index]
+            num_computed_bytes = ready + later
             if until_seconds < end:
-                are_all_computed = False
-                num_carried_bytes = _computed_bytes(stream, until_seconds) - gone * early[index]
+                are_all_computed, num_computed_bytes = False, _computed_bytes(stream, until_seconds)
+            num_carried_bytes = num_computed_bytes - gone * early[index]
             if index >= num_ahead:
                 link = sender_id, receiver_id
                 of_link[link] = of_link.get(link, 0.0) + num_carried_bytes

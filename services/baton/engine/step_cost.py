@@ -88,7 +88,7 @@ class StepCostModel:
     def __init__(self, least_seconds: float = 0.0) -> None:
         self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
-        self._fitted: dict[bool, _Moments] = {}  # without prompts' passes that reading the weights takes
+        self._computing = _Moments()  # passes with prompts that take longer than reading the weights
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -98,7 +98,8 @@ class StepCostModel:
         """Return what passes cost, or None before any was measured."""
         if self._is_stale:
             self._is_stale = False
-            self._cost = _fit(list(self._fitted.values()), self._least_seconds)
+            steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
+            self._cost = _fit([*steps, self._computing], self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -110,8 +111,8 @@ class StepCostModel:
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
         seconds = min(seconds, _MAX_SURPRISE * usual_seconds)
         moments.add(work, seconds)
-        if not has_prompts or seconds > _FLAT * self._least_seconds:
-            self._fitted.setdefault(has_prompts, _Moments()).add(work, seconds)
+        if has_prompts and seconds > _FLAT * self._least_seconds:
+            self._computing.add(work, seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 
