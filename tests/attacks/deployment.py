@@ -107,8 +107,8 @@ class Deployment:
         """
         deadline = time.monotonic() + READY_SECONDS
         while name not in (nodes := self.nodes()):
-            tails = {each.name: each.log_tail() for each in self.processes.values() if each.exit_status is not None}
-            assert not tails, tails
+            ended = [each for each in self.processes.values() if each.exit_status is not None]
+            assert not ended, {each.name: (each.exit_status, each.log_tail()) for each in ended}
             assert time.monotonic() < deadline, f"{name} is not registered: {self.processes[name].log_tail()}"
             time.sleep(0.05)
         return nodes[name]
