@@ -19,7 +19,6 @@ from baton.rpc.status import error_info
 from baton.shm.lender import SEGMENT_BYTES
 from baton.telemetry import names
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, PlacementSummary
-from baton.wire.quantities import seconds_from_duration
 from decode.pair import (
     DECODE_ID,
     PATIENT,
@@ -66,7 +65,6 @@ def test_a_remote_prefill_gives_the_tokens_of_a_local_one(length: int) -> None:
         assert remote.finished.usage.prompt_token_count == length
         assert remote.finished.usage.completion_token_count == 8
         assert pair.decode.registration.outcomes == [local.summary, remote.summary]
-        assert 0 < seconds_from_duration(pair.servicer.requests[0].age) < 5
 
     with_pair(client)
 

@@ -334,22 +334,6 @@ def test_the_load_names_the_prompts_that_are_to_be_computed() -> None:
     assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40), QueuedPrompt("p-2", 0, 20))
 
 
-def test_who_has_waited_elsewhere_has_its_turn_as_if_it_had_waited_here() -> None:
-    """Calls that overtake each other on their way are put in order again."""
-    runner = GatedRunner()
-    with Rig(runner, max_batch_size=1) as rig:
-        young = request_of(prompt_of(20, seed=2), "young", ENDLESS, placement_id="young")
-        old = request_of(prompt_of(20, seed=3), "old", ENDLESS, placement_id="old", age_seconds=2.0)
-        _, listening = rig.submit_together([young, old])
-        listening.until(Admitted)
-        load = rig.engine.load()
-        runner.gate.set()
-        for request in (young, old):
-            rig.engine.abort(request)
-
-    assert [each.placement_id for each in load.queued_prompts] == ["old", "young"]
-
-
 def test_the_load_tells_how_old_it_is() -> None:
     """For the whole of a pass it stays what it was before, whenever a node reports it."""
     runner, seconds = GatedRunner(), [1.0]

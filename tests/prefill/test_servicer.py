@@ -9,9 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from baton.engine.engine import Engine
 from baton.engine.events import Failed, FrameLanded, TokenReady
-from baton.engine.request import EngineRequest
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.internal.v1 import prefill_service_pb2
@@ -21,7 +19,6 @@ from baton.prefill.outbox import LoopOutbox
 from baton.rpc.status import error_info
 from baton.v1 import generation_pb2
 from baton.wire.kv import layout_to_proto
-from baton.wire.quantities import duration_from_seconds
 from decode.pair import Pair, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
 from node.sampling import sampling_to_proto
@@ -183,25 +180,3 @@ def test_the_first_token_overtakes_frames_and_so_does_a_failure() -> None:
         assert await outbox.get() == failed
 
     asyncio.run(asyncio.wait_for(run(), 20))
-
-
-@pytest.mark.parametrize(("told_seconds", "taken_seconds"), [(None, 0.0), (2.5, 2.5), (-1.0, 0.0), (1e6, 60.0)])
-def test_a_prompt_has_the_age_that_its_call_tells(
-    monkeypatch: pytest.MonkeyPatch, told_seconds: float | None, taken_seconds: float
-) -> None:
-    """Within bounds, whatever a node says."""
-    ages = list[float]()
-    submit = Engine.submit
-
-    def noted(engine: Engine, request: EngineRequest, listener: Any) -> None:
-        ages.append(request.age_seconds)
-        submit(engine, request, listener)
-
-    monkeypatch.setattr(Engine, "submit", noted)
-
-    async def client(pair: Pair) -> None:
-        fields = {} if told_seconds is None else {"age": duration_from_seconds(told_seconds)}
-        assert [message async for message in pair.prefill_stub.Prefill(request_of(**fields))]
-
-    with_pair(client)
-    assert ages == [taken_seconds]

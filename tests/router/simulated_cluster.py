@@ -298,8 +298,7 @@ class SimulatedCluster:
             if num:
                 before, request.num_done = request.num_done, request.num_done + num
                 until_seconds, before_seconds = (
-                    cost.seconds(_work([(done, done)]), math.ceil(done / PASS_TOKENS))
-                    for done in (request.num_done, before)
+                    cost.alone_seconds(0, done, PASS_TOKENS) for done in (request.num_done, before)
                 )
                 request.computed_seconds += seconds * (until_seconds - before_seconds) / whole
                 if not _left(request):

@@ -232,11 +232,13 @@ def queued_seconds(
     prompts: Sequence[tuple[int, int]],
     pass_tokens: int,
     beside: Beside = _NOBODY,
+    came_at: Sequence[float] = (),
 ) -> tuple[list[float], OpenPass]:
     """Return what each prompt of a queue adds to it, and its last pass.
 
     Passes end with prompts as `scheduling.step.StepBudget` says. `prompts`: positions [begin, end) that are left of
-    each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own.
+    each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own. `came_at`: when each
+    came, seconds: who comes when a pass has been planned is not in it; empty: all were there from the first on.
     """
     if not (prompts and pass_tokens):
         return [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts], CLOSED
@@ -244,9 +246,11 @@ def queued_seconds(
     tokens_per_second = profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
     num_free, num_fixed = reading * tokens_per_second, profile.prefill_overhead_seconds * tokens_per_second
     seconds, flop, num_ended, last = list[float](), 0.0, 0, CLOSED
-    num_after, num_rest = len(prompts), sum(end - begin for begin, end in prompts)
-    for begin, end in prompts:
+    num_after, num_rest, through_at = len(prompts), sum(end - begin for begin, end in prompts), 0.0
+    for (begin, end), came in zip(prompts, came_at or [-math.inf] * len(prompts), strict=True):
         num_rest, num_after = num_rest - (end - begin), num_after - 1
+        if through_at - came < PLANNED_AT * last.seconds:
+            last = CLOSED
         shared_end = min(end, begin + last.num_room_tokens)
         num_tokens, added_seconds = last.num_tokens + shared_end - begin, 0.0
         if shared_end > begin:
@@ -257,6 +261,7 @@ def queued_seconds(
             num_tokens, num_ended = (end - shared_end) % pass_tokens, 0
             flop = shape.prefill_flop(end - num_tokens, end) + shape.step_flop(*beside)
         seconds.append(added_seconds)
+        through_at = max(through_at, came) + added_seconds
         num_ended += 1
         num_added = min(pass_tokens, num_tokens + num_rest) - max(num_tokens, num_free)
         is_enough = not num_rest or num_added * num_ended > num_fixed * num_after

@@ -284,7 +284,7 @@ class Engine:
             if sequence.stats.started == 0.0:
                 sequence.stats.started = self._clock()
                 hashes = tuple(sequence.hashes) if sequence.purpose is Purpose.RECEIVE else ()
-                self._registry.tell(sequence, Admitted(sequence.stats.num_cached, hashes, sequence.stats.submitted))
+                self._registry.tell(sequence, Admitted(sequence.stats.num_cached, hashes))
         if admitted:
             self._deliver()
 
@@ -321,7 +321,7 @@ class Engine:
                 model_revision_digest=info.layout_with(request.adapter).model_revision_digest,
                 block_tokens=self.runner.block_tokens,
             )
-            self.scheduler.add(sequence, submitted - request.age_seconds)
+            self.scheduler.add(sequence, submitted)
         except BatonError as error:
             self._registry.refuse(listener, error)
             return

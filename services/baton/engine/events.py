@@ -7,7 +7,7 @@ Failed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from baton.capacity.snapshot import QueuedPrompt, TierRates
@@ -26,8 +26,6 @@ class Admitted:
     """Leading positions, of prompt and earlier output, whose KV is here already."""
     block_hashes: tuple[BlockHash, ...] = ()
     """Hashes of the full blocks of both, where KV is awaited from another node and the prefix cache may be used."""
-    submitted_seconds: float = field(default=0.0, compare=False)
-    """When it came, by the engine's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,8 +213,6 @@ class EngineRequest:
     """Tells tenants apart, and names none; empty: all who have none are one."""
     tenant_weight: int = 1
     """Of the tenant's share beside others, 1 or more."""
-    age_seconds: float = 0.0
-    """For which it has waited elsewhere; its turn is reckoned from then on."""
 
     @property
     def is_scored(self) -> bool:

@@ -43,7 +43,7 @@ class QueueKey(NamedTuple):
     """A place in the order of sequences; no two are equal. The lowest comes first, the highest is preempted first."""
 
     due_seconds: float
-    """Moment by which the sequence's turn is reckoned, see `engine/scheduling/scheduler.py`."""
+    """Moment by which the sequence's turn is reckoned, see `engine/scheduling/order.py`."""
     arrival: int
     """Place in the order in which sequences came; decides between equal moments."""
 

@@ -50,6 +50,13 @@ class StepCost:
         computing = self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
         return max(self.fixed_seconds * num_passes + computing, self.least_seconds * num_passes)
 
+    def alone_seconds(self, begin: int, end: int, pass_tokens: int) -> float:
+        """Return what the positions [begin, end) of a prompt take as the only ones, in full passes and a last one."""
+        last = end - (end - begin) % pass_tokens
+        parts = [(begin, last, (last - begin) // pass_tokens), (last, end, 1)]
+        works = [(StepWork(stop - start, (stop - start) * (start + stop) / 2), num) for start, stop, num in parts]
+        return sum(self.seconds(work, num_passes) for work, num_passes in works if work.num_tokens)
+
     def prompt_seconds(self, begin: int, end: int) -> float:
         """Return what it takes to compute the positions [begin, end) of a sequence, beside what passes take anyway."""
         num_pairs = (end - begin) * (begin + end) / 2
@@ -98,8 +105,10 @@ class StepCostModel:
         """Return what passes cost, or None before any was measured."""
         if self._is_stale:
             self._is_stale = False
-            steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
-            self._cost = _fit([*steps, self._computing], self._least_seconds)
+            kinds = dict(self._moments)
+            if self._computing.passes:
+                kinds[True] = self._computing
+            self._cost = _fit([*kinds.values()], self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:

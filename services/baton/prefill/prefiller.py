@@ -26,12 +26,9 @@ from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
-from baton.wire.quantities import seconds_from_duration
 
 MAX_FRAME_BYTES = 16 << 20
 """Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
-MAX_AGE_SECONDS = 60.0
-"""Of a request that comes: an older one has its turn as if it were so old."""
 
 
 class PromptSampling(NamedTuple):
@@ -165,7 +162,6 @@ class Prefiller:
             placement_id=request.placement_id,
             tenant=request.tenant,
             tenant_weight=max(1, request.tenant_weight),
-            age_seconds=min(max(0.0, seconds_from_duration(request.age)), MAX_AGE_SECONDS),
             export=KvExportSpec(
                 FrameExport(self._layout, owed, self._layers_per_frame(request), put),
                 token_begin=request.kv_token_begin,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
@@ -22,6 +21,7 @@ from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.hashing import HeldPrefix
+from baton.placement_ids import PlacementIds
 from baton.router.admission.admitted_work import Asker
 from baton.router.admission.control import MAX_JUDGED, AdmissionControl, AdmittedRequest, RefusedRequest
 from baton.router.affinity import RoundRobin, SessionAffinity
@@ -91,14 +91,14 @@ class Placer:
         state: RouterState,
         lookup: CacheIndexClient | None,
         *,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        new_id: Callable[[], str] | None = None,
         policy: PlacementPolicy = "cheapest",
         admission: AdmissionControl | None = None,
         new_search: Callable[[int], PlacementSearch] = PlacementSearch,
     ) -> None:
         self._state = state
         self._lookup = lookup
-        self._new_id = new_id
+        self._new_id = new_id or PlacementIds().new
         self._policy = policy
         self._round_robin = RoundRobin()
         self._admission = admission

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
-from baton.engine.scheduling.scheduler import LEVEL_SECONDS, due_seconds
+from baton.engine.scheduling.order import LATE_SECONDS, LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.kv.pool import BlockPool
+from baton.placement_ids import PlacementIds, is_placed_before
 from engine.rig import prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
 from engine.stepper import Stepper
@@ -108,6 +109,32 @@ def test_a_level_of_priority_counts_as_waiting() -> None:
     """Who came that much earlier is not overtaken."""
     assert due_seconds(10.0, 0) < due_seconds(10.0, 1) == due_seconds(10.0 + LEVEL_SECONDS, 0)
     assert due_seconds(10.0, -2) == due_seconds(10.0 - 2 * LEVEL_SECONDS, 0)
+
+
+def test_calls_that_overtake_each_other_are_put_in_the_order_of_their_placements() -> None:
+    """Of one router and priority, those without a first token, unless they come too late."""
+    ids, others = PlacementIds(), PlacementIds()
+    first, second, third, fourth = (ids.new() for _ in range(4))
+    foreign = others.new()
+    assert is_placed_before(first, second)
+    assert not any(is_placed_before(*each) for each in ((second, first), (first, first), (foreign, first), ("", first)))
+
+    stepper = Stepper(64, max_batch_size=2)
+    calls = [
+        (0.0, third, 0),
+        (0.1, foreign, 0),
+        (0.2, fourth, 1),
+        (0.3, second, 0),
+        (LATE_SECONDS + 0.05, first, 0),  # too late for `second` and `third`
+    ]
+    for stepper.now, placement_id, priority in calls:
+        request = request_of(prompt_of(12), placement_id, placement_id=placement_id, priority=priority)
+        stepper.add(request)
+        if placement_id is third:
+            stepper.step()  # its prompt has begun
+
+    in_turn = sorted(stepper.sequences, key=lambda each: each.queue_key)
+    assert [each.request.placement_id for each in in_turn] == [second, third, foreign, first, fourth]
 
 
 def test_later_short_prompts_hardly_delay_a_long_one() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from contextlib import nullcontext
 
@@ -73,7 +72,6 @@ class RemotePrefill:
         self._options = [option for option in options if option.node_id not in ("", node.node_id)]
         self._deadline, self._metrics = deadline, metrics
         self._num_tokens = len(self._request.token_ids)
-        self._submitted_seconds = admitted.submitted_seconds
         begin = KvProgress.begin(layout, admitted.num_cached_tokens, self._num_tokens)
         self._reader = PrefillReader(node.engine, engine_id, begin, layout, budget, timeouts)
         self._layout, self._budget = layout, budget
@@ -164,7 +162,6 @@ class RemotePrefill:
         request.value_wire_dtype = option.value_wire_dtype  # type: ignore[assignment]
         progress = self._reader.progress
         request.stream_number = number
-        request.age.CopyFrom(duration_from_seconds(time.perf_counter() - self._submitted_seconds))
         request.kv_token_begin = min(progress.complete_tokens, progress.num_tokens - 1)
         if not progress.is_even:
             request.layer_token_begins.extend(progress.next_tokens)

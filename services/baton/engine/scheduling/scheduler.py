@@ -5,10 +5,9 @@ holds; what is left of the token budget is shared by prompts, several in one pas
 computed once (`engine/scheduling/admission.py`). When blocks run out, the sequence whose turn is last gives its blocks
 back and is computed again later: its output stays, and only comes later.
 
-A sequence's turn is fixed when it comes: that moment, later by `LEVEL_SECONDS` per level of its priority. A level
-counts as that much waiting; a prompt that came later than that overtakes none, so none waits for ever. And how long a
-prompt waits is known when it comes: what comes later gets about a tenth of the passes before it. That is among the
-requests of one tenant; tenants take turns by their weights (`engine/scheduling/turns.py`).
+A sequence's turn is fixed when it comes (`engine/scheduling/order.py`). And how long a prompt waits is known when it
+comes: what comes later gets about a tenth of the passes before it. That is among the requests of one tenant; tenants
+take turns by their weights (`engine/scheduling/turns.py`).
 
 A node tells of each prompt how long its own computation took, a part of each pass (`attribute`); the rest of the time
 until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
@@ -27,6 +26,7 @@ from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import BlockKv
 from baton.engine.scheduling.admission import BatchAdmission, SchedulerLimits, short_tokens
+from baton.engine.scheduling.order import turn_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.scheduling.turns import TenantTurns
@@ -34,9 +34,6 @@ from baton.engine.sequence import MAX_CANDIDATES, Phase, QueueKey, Sequence, Seq
 from baton.engine.step_cost import StepCost, StepCostModel, StepWork
 from baton.errors import OutOfMemoryError
 from baton.kv.pool import BlockPool, HostBlockStore
-
-LEVEL_SECONDS = 5.0
-"""Waiting that makes up for one level of priority."""
 
 
 class Scheduler:
@@ -105,7 +102,7 @@ class Scheduler:
                 f"the node has {self.pool.num_blocks}"
             )
         self._num_arrived += 1
-        sequence.queue_key = QueueKey(due_seconds(now, sequence.request.priority), self._num_arrived)
+        sequence.queue_key = QueueKey(turn_seconds(sequence, now, self._queues), self._num_arrived)
         if sequence.suspect_end:
             self._suspects.append(sequence)
         self._queues.has_tenants = self._queues.has_tenants or sequence.request.tenant != ""
@@ -365,11 +362,6 @@ def _is_in_flight(step: Step) -> bool:
     return is_awaited or (bool(step.spans) and not step.num_collected)
 
 
-def due_seconds(arrival_seconds: float, priority: int) -> float:
-    """Return the moment by which a sequence's turn is reckoned; the earliest comes first."""
-    return arrival_seconds + LEVEL_SECONDS * priority
-
-
 def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> None:
     """Enter the time of a pass into the sequences that it brings nearer to their first token.
 
@@ -389,8 +381,7 @@ def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> No
         if stats.first_token == 0.0:
             limit = min(max_tokens, sequence.max_chunk_tokens or max_tokens)
             until, before = (
-                cost.seconds(StepWork(num, num * (2 * stats.computed_from + num) / 2), math.ceil(num / limit))
-                for num in (span.start + num_tokens - stats.computed_from, span.start - stats.computed_from)
+                cost.alone_seconds(stats.computed_from, end, limit) for end in (span.start + num_tokens, span.start)
             )
             parts.append((sequence, until - before))
     whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count", "priority", "stream_number", "layer_token_begins", "value_wire_dtype", "shared_memory", "adapter", "placement_id", "transfer", "tenant", "tenant_weight", "age")
+    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count", "priority", "stream_number", "layer_token_begins", "value_wire_dtype", "shared_memory", "adapter", "placement_id", "transfer", "tenant", "tenant_weight")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -32,7 +32,6 @@ class PrefillRequest(_message.Message):
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    AGE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -55,8 +54,7 @@ class PrefillRequest(_message.Message):
     transfer: _kv_pb2.TransferGrant
     tenant: str
     tenant_weight: int
-    age: _duration_pb2.Duration
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ..., stream_number: _Optional[int] = ..., layer_token_begins: _Optional[_Iterable[int]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., shared_memory: _Optional[_Union[_kv_pb2.SharedMemoryOffer, _Mapping]] = ..., adapter: _Optional[str] = ..., placement_id: _Optional[str] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[int] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ..., stream_number: _Optional[int] = ..., layer_token_begins: _Optional[_Iterable[int]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., shared_memory: _Optional[_Union[_kv_pb2.SharedMemoryOffer, _Mapping]] = ..., adapter: _Optional[str] = ..., placement_id: _Optional[str] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[int] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
     __slots__ = ("layout", "frame", "first_token", "summary", "request_crc32c", "uses_shared_memory", "transfer_answer")

@@ -1,0 +1,30 @@
+"""Names of placements. Those of one router ascend, so that nodes see in which order it decided.
+
+Calls overtake each other on their way to a node by some milliseconds. What a prompt is expected to wait is what was
+placed before it, so that is what it shall wait for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+_NUM_DIGITS = 16
+"""Hexadecimal digits of the router, and of the number of its decision."""
+
+
+class PlacementIds:
+    """Names what one router decides, as long as it runs."""
+
+    def __init__(self) -> None:
+        self._router = uuid.uuid4().hex[:_NUM_DIGITS]
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        """Return a name that no other placement has."""
+        return f"{self._router}{next(self._numbers):0{_NUM_DIGITS}x}"
+
+
+def is_placed_before(first: str, second: str) -> bool:
+    """Return whether a router placed one before another; of two routers, or names of other kinds, nobody knows."""
+    return first[:_NUM_DIGITS] == second[:_NUM_DIGITS] and first < second
