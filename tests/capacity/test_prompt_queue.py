@@ -116,6 +116,18 @@ def test_a_queue_takes_as_long_as_the_passes_that_the_scheduler_plans(hardware: 
     assert sum(seconds) == pytest.approx(expected, rel=0.05)
 
 
+def test_a_pass_that_was_planned_takes_nobody_in() -> None:
+    """The first prompt of an idle node has its first pass alone; its second pass, others may join in time."""
+    spark = PRESETS["dgx-spark"].profile()
+
+    def second(num_tokens: int, came_at: float) -> float:
+        prompts = [(0, num_tokens), (0, 200)]
+        return queued_seconds(LLAMA_3_1_8B, spark, prompts, 512, came_at=[0.0, came_at])[0][1]
+
+    assert second(254, 0.001) == second(732, 0.09) == alone("dgx-spark", 200)
+    assert second(732, 0.001) == pytest.approx(0.0, abs=0.001)
+
+
 def test_who_comes_next_fills_up_the_last_pass() -> None:
     """If that is not planned yet: what it takes while the weights are read needs no time of its own."""
     (seconds,), last = queued("dgx-spark", 732)

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import random
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,7 +59,8 @@ class SimulatedNode(NamedTuple):
 @dataclass(eq=False)
 class _Request:
     arrival: Arrival
-    placement_id: str
+    number: int
+    """Of its placement."""
     candidate: Candidate
     num_done: int = 0
     is_admitted: bool = False
@@ -74,6 +76,10 @@ class _Request:
     num_frames: int = 0
     frames: list[tuple[float, float, int]] = field(default_factory=list)
     """Of its stream: bytes left of the frame, when it was ready, its bytes."""
+
+    @property
+    def placement_id(self) -> str:
+        return f"p{self.number}"
 
     @property
     def context(self) -> int:
@@ -205,7 +211,7 @@ class SimulatedCluster:
         decision = self._choose(self.state.snapshot(MODEL), request)
         choice = decision.choice
         assert choice is not None
-        placed = _Request(arrival, f"p{next(self._ids)}", choice)
+        placed = _Request(arrival, next(self._ids), choice)
         self.state.account(placed.placement_id, choice, request, decision.runner_up)
         self._at(self.now + CALL_SECONDS, lambda: self._accept(placed))
 
@@ -227,7 +233,7 @@ class SimulatedCluster:
 
     def _queue(self, node: _Node, request: _Request) -> None:
         request.received_at = self.now
-        node.prompts.append(request)
+        insort(node.prompts, request, key=lambda each: each.number)
         self._came(node, request)
         self._changed(node)
         self._compute(node)
