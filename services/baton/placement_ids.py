@@ -6,11 +6,11 @@ placed before it, so that is what it shall wait for.
 
 from __future__ import annotations
 
-import itertools
+import time
 import uuid
 
 _NUM_DIGITS = 16
-"""Hexadecimal digits of the router, and of the number of its decision."""
+"""Hexadecimal digits of the router, and of the moment of its decision."""
 
 
 class PlacementIds:
@@ -18,11 +18,12 @@ class PlacementIds:
 
     def __init__(self) -> None:
         self._router = uuid.uuid4().hex[:_NUM_DIGITS]
-        self._numbers = itertools.count()
+        self._last = 0
 
     def new(self) -> str:
-        """Return a name that no other placement has."""
-        return f"{self._router}{next(self._numbers):0{_NUM_DIGITS}x}"
+        """Return a name that no other placement has. It does not tell clients how many there are."""
+        self._last = max(self._last + 1, time.monotonic_ns())
+        return f"{self._router}{self._last:0{_NUM_DIGITS}x}"
 
 
 def is_placed_before(first: str, second: str) -> bool:
