@@ -66,8 +66,8 @@ def test_what_a_prompt_waits_for_is_known_when_it_comes(left: list[float], age: 
 
 
 def test_passes_are_waited_for_to_their_end() -> None:
-    """Half of the one that runs on average, then the one that computes the prompt."""
-    assert PromptQueue.of([10.0], pass_seconds=0.4).wait_seconds(0.03) == pytest.approx(0.2 + 0.4 - 0.03)
+    """What is left on average of one that runs, or is planned, then the one that computes the prompt."""
+    assert PromptQueue.of([10.0], pass_seconds=0.4).wait_seconds(0.03) == pytest.approx(0.3 + 0.4 - 0.03)
 
 
 def queued(hardware: str, *num_tokens: int) -> tuple[list[float], OpenPass]:

@@ -319,14 +319,13 @@ class PromptQueue:
 
         Prompts are computed in order of turns, beside a `SHORT_SHARE` of each pass for those that are through sooner by
         it. So a prompt is through when all are; or, by that share alone, when it and those that have it before are: in
-        whole passes, after the rest of the one that runs, half of one on average. `saved_seconds`: of its own, by what
-        the last one's last pass takes of it.
+        whole passes, after `JOIN_STEPS` of one. `saved_seconds`: of its own, by what the last one's last pass takes.
         """
         if not self.seconds:
             return 0.0
         by_share = (self.sooner_seconds + own_seconds) / SHORT_SHARE
         if self.pass_seconds:
-            by_share = (math.ceil(by_share / self.pass_seconds) + 0.5) * self.pass_seconds
+            by_share = (math.ceil(by_share / self.pass_seconds) + JOIN_STEPS) * self.pass_seconds
         return min(self.total_seconds - saved_seconds, by_share - own_seconds)
 
 

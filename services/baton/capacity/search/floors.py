@@ -88,7 +88,7 @@ class ComputeFloor(NamedTuple):
         if total <= 0.0:
             return 0.0, imposed
         sooner = 0.0 if age_seconds > 0.0 else queue.sooner_seconds  # who is no tenth shorter any more is not
-        wait = (own_seconds + sooner) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
+        wait = (own_seconds + sooner) / SHORT_SHARE - own_seconds + cost.JOIN_STEPS * queue.pass_seconds
         in_turn = max(0.0, total - queue.last_pass.seconds)
         return wait if wait < in_turn else in_turn, imposed + later * total * own_seconds
 
