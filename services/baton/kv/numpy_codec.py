@@ -92,7 +92,7 @@ def _unpack(source: AnyArray, scales: AnyArray, cache: KvDtype, wire: KvDtype) -
     if wire is KvDtype.INT8:
         return np.multiply(source, scales, dtype=np.float32)
     if wire is KvDtype.FP8:
-        return _FP8_VALUES[source] * scales
+        return E4M3[source] * scales
     if wire is not KvDtype.AFFINE8:
         return _to_float(source, wire)
     num_groups = scales.shape[1] // 2
@@ -134,7 +134,7 @@ def _to_fp8(rows: Floats) -> AnyArray:
     return signed.astype(np.uint8)
 
 
-def _fp8_values() -> Floats:
+def _e4m3() -> Floats:
     codes = np.arange(256)
     exponent, mantissa = codes >> 3 & 15, (codes & 7).astype(np.float32)
     size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
@@ -142,8 +142,8 @@ def _fp8_values() -> Floats:
     return np.where(codes & 0x80, -size, size).astype(np.float32)
 
 
-_FP8_VALUES = _fp8_values()
-"""The number that each of the 256 codes stands for."""
+E4M3 = _e4m3()
+"""The number that each of the 256 codes of 4 bits of exponent and 3 of mantissa stands for; there is no infinity."""
 
 
 def _empty_scales(num_rows: int, cache: KvDtype, wire: KvDtype, head_dim: int) -> AnyArray:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from baton.engine.checkpoint.tensor_files import Array, Floats, e4m3
+from baton.engine.checkpoint.tensor_files import Array, Floats
 from baton.errors import ConfigurationError
+from baton.kv.numpy_codec import E4M3
 
 E2M1: Floats = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 """The sixteen numbers of 4 bits with 2 of exponent and 1 of mantissa."""
@@ -71,8 +72,8 @@ class Micro:
     def unpack(self, words: Array, scales: Array) -> Floats:
         """Return what rows stand for as `Affine.unpack` does; scales are uint8."""
         codes = unpack_codes(np.ascontiguousarray(words).view(np.uint8), self.bits)
-        groups = (e4m3() if self.mode == "mxfp8" else E2M1)[codes].reshape(*scales.shape, self.group_size)
-        factors = e4m3()[scales] if self.mode == "nvfp4" else powers_of_two(scales)
+        groups = (E4M3 if self.mode == "mxfp8" else E2M1)[codes].reshape(*scales.shape, self.group_size)
+        factors = E4M3[scales] if self.mode == "nvfp4" else powers_of_two(scales)
         numbers: Floats = groups * factors[..., None]
         return numbers.reshape(len(words), -1)
 

@@ -6,13 +6,13 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from baton.errors import ConfigurationError
+from baton.kv.numpy_codec import E4M3
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 """Elements as they lie in a file."""
@@ -50,7 +50,7 @@ class StoredTensor:
         if self.dtype == "BF16":
             return (elements.astype(np.uint32) << 16).view(np.float32)
         if self.dtype == "F8_E4M3":
-            return e4m3()[elements]
+            return E4M3[elements]
         return elements.astype(np.float32)
 
 
@@ -92,14 +92,3 @@ def _header(file: Path) -> bytes:
     if len(text) < num_bytes:
         raise ValueError("it ends within its header; fetch it again")
     return text
-
-
-@cache
-def e4m3() -> Floats:
-    """Return the 256 numbers of 8 bits with 4 of exponent and 3 of mantissa, which have no infinity."""
-    codes = np.arange(256)
-    exponents, mantissas = codes >> 3 & 15, codes & 7
-    sizes = np.where(exponents == 0, mantissas / 8 * 2.0**-6, (1 + mantissas / 8) * 2.0 ** (exponents - 7))
-    sizes[codes & 127 == 127] = np.nan
-    numbers: Floats = np.where(codes >> 7, -sizes, sizes).astype(np.float32)
-    return numbers

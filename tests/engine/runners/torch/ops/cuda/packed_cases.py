@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from baton.engine.checkpoint.quantization import Affine, Micro, e4m3
+from baton.engine.checkpoint.quantization import E4M3, Affine, Micro
 from baton.engine.runners.torch.ops.cuda.packed_linear import (
     MAX_ROWS,
     QuantLinear,
@@ -52,7 +52,7 @@ def random_weight(kind: Format, num_outputs: int, num_inputs: int, seed: int) ->
         stored &= 0xBF  # no NaN
         factors = draw.normal(0, 0.1, groups).astype(np.float32)
         told = torch.from_numpy(factors).view(torch.int32)
-        numbers = e4m3()[stored] * np.repeat(factors, kind.group_size, 1)[:, :num_inputs]
+        numbers = E4M3[stored] * np.repeat(factors, kind.group_size, 1)[:, :num_inputs]
     else:
         stored &= 0xBF if kind.bits == 8 else 0xFF
         low, high = (110, 130) if kind.scales == "e8m0" else (0, 120)
