@@ -43,7 +43,7 @@ def test_the_link_is_not_busy_with_what_is_held_back() -> None:
     clock.layout_arrived(0.0)
     clock.frame_arrived(1.0, 0.0, 10)
 
-    clock.held_back(5.0)
+    clock.free_since = 5.0
     clock.frame_arrived(6.0, 0.5, 10)
 
     assert clock.busy_seconds == pytest.approx(2.0)

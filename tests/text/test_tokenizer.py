@@ -20,7 +20,7 @@ def test_a_saved_tokenizer_is_loaded_with_its_template_and_digest(tmp_path: Path
     tokenizer = load_tokenizer(save(original, tmp_path))
 
     assert tokenizer.encode("hello world") == original("hello world")["input_ids"]
-    assert tokenizer.has_chat_template
+    assert tokenizer.render_chat([{"role": "user", "content": "hi"}]) == "<|user|>hi<|end|><|assistant|>"
     assert tokenizer.digest == tokenizer_digest(tmp_path)
     assert tokenizer.vocabulary_size == len(original)
 

@@ -136,7 +136,9 @@ def print_record(
     records: Sequence[router_service_pb2.PlacementRecord],
 ) -> None:
     """Print one decision."""
-    console.print(_title(record, index, len(records)), style="bold", highlight=False)
+    at = datetime.fromtimestamp(record.decided_at.ToNanoseconds() / 1e9).astimezone()
+    number = f" (decision {index + 1} of {len(records)})" if len(records) > 1 else ""
+    console.print(f"{record.request_id}{number}, {at:%Y-%m-%d %H:%M:%S}", style="bold", highlight=False)
     _print_lines(console, (*_choice_lines(record), *_outcome_lines(record, records[index + 1 :])))
     if record.terms:
         print_table(console, terms_table(record.terms))
@@ -182,12 +184,6 @@ def _print_lines(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
         for piece in wrap(line, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
             console.print(piece, highlight=False, markup=False, soft_wrap=True)
-
-
-def _title(record: router_service_pb2.PlacementRecord, index: int, count: int) -> str:
-    at = datetime.fromtimestamp(record.decided_at.ToNanoseconds() / 1e9).astimezone()
-    number = f" (decision {index + 1} of {count})" if count > 1 else ""
-    return f"{record.request_id}{number}, {at:%Y-%m-%d %H:%M:%S}"
 
 
 def _choice_lines(record: router_service_pb2.PlacementRecord) -> Iterator[str]:

@@ -214,10 +214,6 @@ class ReceptionClock:
         self.last_arrival = now
         return way_began
 
-    def held_back(self, now: float) -> None:
-        """Note that the next frame was not taken from the link before now, because this node had no room for it."""
-        self.free_since = now
-
     def summary_arrived(self, compute_ended_seconds: float) -> None:
         """Set when the sender had computed everything, on its clock."""
         self.computed = self.origin + compute_ended_seconds

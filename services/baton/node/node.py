@@ -185,6 +185,8 @@ class WorkerNode:
     def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
         """Set the node's name, which the port is part of, and return its description."""
         self.node_id = self.settings.name_of(self._role, port)
+        cores = usable_cores()
+        num_threads = choose_computing(self.settings, cores).num_threads
         return describe_node(
             self.runner,
             self.profile,
@@ -198,14 +200,9 @@ class WorkerNode:
             wire_abilities=self._wire_abilities,
             is_cache_private=self.is_kv_quantized or self.runner.num_state_slots > 0,
             place=self._place,
-            device_id=self._device_id(),
+            device_id=device_id(self.runner.info, num_threads=num_threads, num_cores=cores.num_cores),
             text_digest=self._text_digest,
         )
-
-    def _device_id(self) -> str:
-        cores = usable_cores()
-        num_threads = choose_computing(self.settings, cores).num_threads
-        return device_id(self.runner.info, num_threads=num_threads, num_cores=cores.num_cores)
 
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(

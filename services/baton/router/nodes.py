@@ -129,11 +129,6 @@ class Outcome:
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
 
     @property
-    def steps_seconds(self) -> float:
-        """Return the time of decode steps, without the first token's wait for KV and for joining, which is none."""
-        return self.decode_seconds - self.exposed_seconds - self.join_seconds
-
-    @property
     def total_seconds(self) -> float:
         """Return the time until the last token."""
         return self.queue_seconds + self.pull_seconds + self.prefill_seconds + self.decode_seconds

@@ -259,7 +259,9 @@ class RouterState:
         self._learn_prefill(placed, outcome)
         self._learn_link(placed, outcome)
         if outcome.num_completion_tokens > 1 and not (outcome.num_preemptions or outcome.num_breaks):
-            measured = outcome.steps_seconds / (outcome.num_completion_tokens - 1)
+            # The first token's wait for KV and for joining is no decode step's.
+            steps_seconds = outcome.decode_seconds - outcome.exposed_seconds - outcome.join_seconds
+            measured = steps_seconds / (outcome.num_completion_tokens - 1)
             self.decode_calibration.add(outcome.decode_node_id, measured, placed.base_step_seconds)
         return compare(placed, outcome)
 

@@ -61,11 +61,6 @@ class Tokenizer:
             self._backend.no_truncation()
             self._backend.no_padding()
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Return whether conversations can be rendered."""
-        return bool(getattr(self._tokenizer, "chat_template", None))
-
     @cached_property
     def template(self) -> str:
         """Return the source of the chat template, of all if there are several; empty if there is none."""
@@ -120,7 +115,7 @@ class Tokenizer:
         continued, and no beginning of an answer follows. Raises InvalidFieldError if there is no template, or it
         refuses the messages or has no such variable.
         """
-        if not self.has_chat_template:
+        if not getattr(self._tokenizer, "chat_template", None):
             raise InvalidFieldError("messages", "the model has no chat template; use text or tokens")
         if tools and "tools" not in self.template_names:
             raise InvalidFieldError("tools", "the chat template of this model knows no tools")

@@ -240,7 +240,7 @@ class KvStreamReader(ABC):
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         if await self._window.enter(frame.num_bytes):
-            self.reception.clock.held_back(time.perf_counter())
+            self.reception.clock.free_since = time.perf_counter()
         self._engine.write_kv(self.engine_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
 

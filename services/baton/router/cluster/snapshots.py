@@ -112,12 +112,11 @@ class NodeSnapshots:
         sending = self._nodes.send_bytes_per_second(sender_id) / self._known.card_calibration.factor(sender_id)
         return sending, receiver.receive_bytes_per_second if receiver else 0.0
 
-    def device_share(self, node: Node) -> float:
-        """Return by what other nodes that decode on a node's device slow it: they take turns."""
-        return 1.0 + sum(each.load.num_decoding > 0 for each in self._nodes.beside(node))
-
     def _profile(self, node: Node) -> NodeProfile:
-        node_id, share = node.description.node_id, self.device_share(node)
+        node_id = node.description.node_id
+        share = 1.0 + sum(
+            each.load.num_decoding > 0 for each in self._nodes.beside(node)
+        )  # on one device they take turns
         return node.description.profile.slowed(
             share * self._known.prefill_calibration.factor(node_id),
             share * self._known.decode_calibration.factor(node_id),

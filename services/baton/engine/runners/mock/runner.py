@@ -14,7 +14,7 @@ from baton.engine.runners.base import BlockCopies, Launched, LayerKv, ModelInfo,
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.passes import MockLogits, MockPass, chosen_tokens
-from baton.engine.runners.mock.state import Positions, States, kv_of, next_tokens, states_at, states_from, states_of
+from baton.engine.runners.mock.state import Positions, kv_of, next_tokens, states_at, states_from, states_of
 
 _PROJECTION_SHARE = 0.25
 """Share of a layer's time after which its K and V exist: the projections before attention and MLP."""
@@ -123,7 +123,11 @@ class MockRunner(Runner):
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Keep the states that the bytes stand for; the device takes the bytes behind the passes in the queue."""
         self.occupy(len(kv.keys) + len(kv.values))
-        self._scatter_layer(block_table, layer, start, states_from(kv, num_tokens, self.info.layout.layers[layer]))
+        states = states_from(kv, num_tokens, self.info.layout.layers[layer])
+        blocks, offsets = self._places(block_table, start, len(states))
+        kept = self._states[:, layer]
+        self._sums[blocks, offsets] += states - kept[blocks, offsets]
+        kept[blocks, offsets] = states
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Make the bytes of the kept states, behind the passes in the queue."""
@@ -194,13 +198,6 @@ class MockRunner(Runner):
         sums[ends - 1] *= np.arange(self.block_tokens) <= offsets[:, None]  # what lies behind the position is not its
         totals = np.add.reduceat(sums.sum(axis=1, dtype=np.uint64), ends - block_indexes - 1)
         return next_tokens(totals, self.info.vocabulary_size, self._excluded)
-
-    def _scatter_layer(self, block_table: Sequence[int], layer: int, start: int, states: States) -> None:
-        """Keep the states of positions in one layer, [num_tokens]."""
-        blocks, offsets = self._places(block_table, start, len(states))
-        kept = self._states[:, layer]
-        self._sums[blocks, offsets] += states - kept[blocks, offsets]
-        kept[blocks, offsets] = states
 
     def _places(self, block_table: Sequence[int], start: int, num_tokens: int) -> tuple[Positions, Positions]:
         """Return the block of each of consecutive positions, and its offset there."""
