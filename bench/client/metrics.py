@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -172,11 +172,7 @@ def in_flight(samples: Iterable[RequestSample]) -> list[tuple[float, int]]:
     changes = sorted(
         change for sample in samples for change in ((sample.sent_seconds, 1), (sample.finished_seconds, -1))
     )
-    steps, count = [], 0
-    for seconds, change in changes:
-        count += change
-        steps.append((seconds, count))
-    return steps
+    return list(zip((at for at, _ in changes), accumulate(change for _, change in changes), strict=True))
 
 
 def _rate(count: int, seconds: float) -> float:

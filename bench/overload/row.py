@@ -53,10 +53,8 @@ class Row:
         """Return whether a request was complete and within the objectives; one that was cut is, too."""
         if sample.end != "complete" or sample.ttft_seconds is None:
             return False
-        tpot_seconds = sample.tpot_seconds or 0.0
-        return sample.ttft_seconds <= (self.level.ttft_seconds or 0.0) and tpot_seconds <= (
-            self.level.tpot_seconds or 0.0
-        )
+        begins_in_time = sample.ttft_seconds <= (self.level.ttft_seconds or 0.0)
+        return begins_in_time and (sample.tpot_seconds or 0.0) <= (self.level.tpot_seconds or 0.0)
 
     def count(self, end: str) -> int:
         """Return how many requests ended in a way."""

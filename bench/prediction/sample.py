@@ -106,16 +106,15 @@ class Sample:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it; candidates as lists: their nodes, and `_TERMS`."""
-        ways = [
-            [*each.way, *_rounded(getattr(each.terms, f"{name}_seconds") for name in _TERMS)]
-            for each in self.candidates
-        ]
         return {
             "called": round(self.called_seconds, _DECIMALS),
             "prompt": self.num_prompt_tokens,
             "output": self.num_output_tokens,
             "chosen": self.candidates.index(self.chosen) if self.chosen in self.candidates else None,
-            "candidates": ways,
+            "candidates": [
+                [*each.way, *_rounded(getattr(each.terms, f"{name}_seconds") for name in _TERMS)]
+                for each in self.candidates
+            ],
             "measured": _rounded(astuple(self.measured)) if self.measured else None,
             "error": self.error,
         }

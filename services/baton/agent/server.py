@@ -83,10 +83,9 @@ def status_message(node_id: str, supervisor: Supervisor) -> agent_service_pb2.Ge
 
 def worker_command(settings: AgentSettings, role: str) -> Sequence[str]:
     """Return the command line of the worker."""
-    own = (f"--host={settings.host}", f"--port={settings.worker_port}", f"--node-id={settings.node_id}")
     return (
         *(sys.executable, "-m", "baton.cli", "serve", role),
-        *own,
+        *(f"--host={settings.host}", f"--port={settings.worker_port}", f"--node-id={settings.node_id}"),
         *(("--insecure",) if settings.insecure else ()),
         *shlex.split(settings.worker_arguments),
     )

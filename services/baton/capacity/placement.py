@@ -207,28 +207,27 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
     """Return the candidate that computes and decodes on one node."""
     terms, match = local_terms(request, decode, pull), decode.match
     pull_deviation = terms.pull_seconds * pull.link_spread if pull else 0.0
-    estimate = CostEstimate(
-        queue_seconds=terms.queue_seconds,
-        prefill_seconds=terms.prefill_seconds,
-        transfer_seconds=pull.transfer_seconds if pull else 0.0,
-        exposed_seconds=0.0,
-        time_to_first_token_seconds=terms.start_seconds,
-        start_seconds=terms.start_seconds,
-        step_seconds=decode.step_seconds,
-        expected_output_tokens=decode.expected_output_tokens,
-        imposed_seconds=terms.imposed_seconds,
-        pull_seconds=terms.pull_seconds,
-        restore_seconds=terms.restore_seconds,
-        uncertainty_seconds=_uncertainty_seconds(
-            decode, decode.node, terms.queue_seconds, terms.prefill_seconds, pull_deviation
-        ),
-    )
     candidate = Candidate(
         decode.node.node_id,
         "",
         match.num_tokens,
         match.num_tokens,
-        estimate=estimate,
+        estimate=CostEstimate(
+            queue_seconds=terms.queue_seconds,
+            prefill_seconds=terms.prefill_seconds,
+            transfer_seconds=pull.transfer_seconds if pull else 0.0,
+            exposed_seconds=0.0,
+            time_to_first_token_seconds=terms.start_seconds,
+            start_seconds=terms.start_seconds,
+            step_seconds=decode.step_seconds,
+            expected_output_tokens=decode.expected_output_tokens,
+            imposed_seconds=terms.imposed_seconds,
+            pull_seconds=terms.pull_seconds,
+            restore_seconds=terms.restore_seconds,
+            uncertainty_seconds=_uncertainty_seconds(
+                decode, decode.node, terms.queue_seconds, terms.prefill_seconds, pull_deviation
+            ),
+        ),
         decode_restored_tokens=match.restore.num_tokens,
         prefill_restored_tokens=match.restore.num_tokens,
         last_used=(decode.node.last_used, 0),

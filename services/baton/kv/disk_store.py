@@ -197,8 +197,7 @@ class DiskBlockStore:
             contents.append(payload)
         seconds = time.perf_counter() - started
         if contents and seconds > 0:
-            rate = sum(map(len, contents)) / seconds
-            self.bytes_per_second = max(rate, _RATE_DECAY * self.bytes_per_second)
+            self.bytes_per_second = max(sum(map(len, contents)) / seconds, _RATE_DECAY * self.bytes_per_second)
         reading.on_read(contents)
         with self._changed:
             self._reads.popleft()

@@ -137,9 +137,8 @@ class BlockStream:
 
     def summary(self) -> block_service_pb2.PullBlocksResponse:
         """Return the last message."""
-        num_tokens = len(self._hashes) * self._block_tokens
         summary = totals_to_proto(self._ledger.totals)
-        summary.cached_token_count = num_tokens
+        summary.cached_token_count = len(self._hashes) * self._block_tokens
         return block_service_pb2.PullBlocksResponse(summary=summary)
 
     def _begun(self) -> Iterator[PendingFrame]:

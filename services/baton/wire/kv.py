@@ -138,12 +138,11 @@ def _spec_from_proto(spec: kv_pb2.KvLayerSpec, *, field: str) -> LayerSpec:
 
 
 def _spec_to_proto(spec: LayerSpec) -> kv_pb2.KvLayerSpec:
-    is_sliding = spec.sliding_window_tokens > 0
     if spec.state:
         tensors = state_to_proto(spec.state)
         return kv_pb2.KvLayerSpec(attention_kind=kv_pb2.ATTENTION_KIND_STATE, state_tensors=tensors)
     return kv_pb2.KvLayerSpec(
-        attention_kind=kv_pb2.ATTENTION_KIND_SLIDING if is_sliding else kv_pb2.ATTENTION_KIND_FULL,
+        attention_kind=kv_pb2.ATTENTION_KIND_SLIDING if spec.sliding_window_tokens else kv_pb2.ATTENTION_KIND_FULL,
         kv_head_count=spec.num_kv_heads,
         key_head_dim=spec.key_head_dim,
         value_head_dim=spec.value_head_dim,

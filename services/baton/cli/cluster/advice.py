@@ -76,6 +76,5 @@ def _hint(options: Sequence[WireOption], remote: Candidate | None, wire: WireEst
         measured, key=lambda option: (option.key_bytes + option.value_bytes, option.key_loss + option.value_loss)
     )
     saved = 1 - (best.key_bytes + best.value_bytes) / (own.key_bytes + own.value_bytes)
-    loss = best.key_loss + best.value_loss
     gain = f"would let KV travel as {best.dtype}: {saved:.0%} fewer bytes"
-    return f"  To allow a loss of {loss:.1g} nats ({SETTING}) {gain}."
+    return f"  To allow a loss of {best.key_loss + best.value_loss:.1g} nats ({SETTING}) {gain}."

@@ -163,17 +163,16 @@ async def _ask_pair(
     max_tokens: int,
 ) -> PairFinding:
     link = next((link for link in decoder.links if link.from_node_id == prefiller.node_id), None)
-    pins = [
-        router_service_pb2.PlacementPin(decode_node_id=decoder.node.node_id, prefill_node_id=node_id)
-        for node_id in (prefiller.node_id, "")
-    ]
     request = router_service_pb2.PlaceRequest(
         request_id=f"doctor-{uuid.uuid4()}",
         model_id=decoder.node.model_id,
         prompt_token_count=num_prompt_tokens,
         max_token_count=max_tokens,
         is_dry_run=True,
-        pins=pins,
+        pins=[
+            router_service_pb2.PlacementPin(decode_node_id=decoder.node.node_id, prefill_node_id=node_id)
+            for node_id in (prefiller.node_id, "")
+        ],
     )
     problem, candidates = "", []
     try:

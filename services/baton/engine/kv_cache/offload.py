@@ -249,8 +249,7 @@ class Offload:
     def note_copied(self, num_blocks: int, seconds: float) -> None:
         """Take in how long it took to copy blocks, in or out."""
         if seconds > 0.0:
-            rate = num_blocks * self._block_bytes / seconds
-            self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
+            self._bytes_per_second = max(num_blocks * self._block_bytes / seconds, _RATE_DECAY * self._bytes_per_second)
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
         """Prove the invariant against all waiting sequences; raise AssertionError if blocks are wanted for nobody."""

@@ -177,10 +177,8 @@ class ComputedPass:
     def tokens(self, step: int = 0) -> list[int]:  # noqa: ARG002 - there is one
         """Return the token chosen from each row."""
         if self._tokens is None:
-            if self._draws is None:
-                self._tokens = self._logits.argmax()
-            else:
-                self._tokens = draw_tokens(self._logits.rows(), self._draws)
+            draws, logits = self._draws, self._logits
+            self._tokens = logits.argmax() if draws is None else draw_tokens(logits.rows(), draws)
         return self._tokens
 
     def logits(self) -> Logits:

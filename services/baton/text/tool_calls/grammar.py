@@ -65,10 +65,7 @@ class CallGrammar:
     def free(self, tools: Sequence[Tool]) -> str:
         """Return the grammar of text with any number of calls, whose arguments follow the schemas of strict tools."""
         trigger = self._notation.trigger
-        if trigger in self._special_tokens:
-            head = f"head: TEXT {self._literal(trigger)}"
-        else:
-            head = f"head[lazy]: TEXT {self._literal(trigger)}"
+        head = f"head{'' if trigger in self._special_tokens else '[lazy]'}: TEXT {self._literal(trigger)}"
         opening = self._notation.opening.removeprefix(trigger)
         calls = self._calls(tools, is_headless=not self._notation.opening, is_loose=True)
         more = self._more_calls() if self._notation.opening else ""

@@ -132,16 +132,15 @@ def _judgement(logprobs: Sequence[generation_pb2.TokenLogprob], token_bytes: Tok
 
 
 def _end(result: GenerationResult, reason: AnswerEnd, asked: RequestContext) -> GenerationEnd:
-    usage = generation_pb2.Usage(
-        prompt_token_count=result.num_prompt_tokens,
-        cached_token_count=result.num_cached_tokens,
-        completion_token_count=result.num_completion_tokens,
-        seed=result.seed,
-        reasoning_token_count=result.num_reasoning_tokens,
-    )
     return GenerationEnd(
         reason=_REASONS[reason],
-        usage=usage,
+        usage=generation_pb2.Usage(
+            prompt_token_count=result.num_prompt_tokens,
+            cached_token_count=result.num_cached_tokens,
+            completion_token_count=result.num_completion_tokens,
+            seed=result.seed,
+            reasoning_token_count=result.num_reasoning_tokens,
+        ),
         placement=result.summary,
         degraded_max_token_count=result.degraded_max_tokens,
         stop=result.stop or "",

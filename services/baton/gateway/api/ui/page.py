@@ -67,9 +67,8 @@ class Ui:
         """Send what the page shows, as JSON; `?request=NAME` adds a generation's frames. Raises BatonError."""
         states, planner = await self._router.list_node_states(), await self._router.list_models()
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
-        entries = self._journal.look()
         models = [(row, self._admission.places_of(row.root)) for row in self._catalog.listed()]
-        document = state_document(models, baton.__version__, states, entries, self._clock(), name=name)
+        document = state_document(models, baton.__version__, states, self._journal.look(), self._clock(), name=name)
         quarantine = [each._asdict() for each in self._quarantine.entries()]
         document = {**document, "exposures": self._exposures, "quarantine": quarantine}
         document |= {"planner": MessageToDict(planner, preserving_proto_field_name=True) if planner else None}

@@ -45,9 +45,8 @@ class DecodeBuffers:
     def __init__(
         self, *, max_rows: int, max_blocks: int, max_steps: int, idle_block: int, device: torch.device
     ) -> None:
-        num_fields = Field.UNIFORMS + max_steps
         self.max_rows = max_rows
-        self.fields = torch.zeros(num_fields, max_rows, dtype=torch.int64, device=device)
+        self.fields = torch.zeros(Field.UNIFORMS + max_steps, max_rows, dtype=torch.int64, device=device)
         self.tables = torch.full((max_rows, max_blocks), idle_block, dtype=torch.int32, device=device)
         self.chosen = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=device)

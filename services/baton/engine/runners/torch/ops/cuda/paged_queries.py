@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -63,13 +63,10 @@ def pack_queries(
     """
     counts = [end - start for start, end in zip(starts, ends, strict=True)]
     cut = [(index, first) for index, count in enumerate(counts) for first in range(0, count, tiles.queries)]
-    first_rows = [0]
-    for count in counts:
-        first_rows.append(first_rows[-1] + count)
     return PagedQueries(
         tables=tables,
         ends=upload(ends, device, torch.int32),
-        first_rows=upload(first_rows, device, torch.int32),
+        first_rows=upload(list(accumulate(counts, initial=0)), device, torch.int32),
         tile_sequences=upload([sequence for sequence, _ in cut], device, torch.int32),
         tile_first_queries=upload([first for _, first in cut], device, torch.int32),
         tiles=tiles,
