@@ -114,9 +114,7 @@ class NodeSnapshots:
 
     def _profile(self, node: Node) -> NodeProfile:
         node_id = node.description.node_id
-        share = 1.0 + sum(
-            each.load.num_decoding > 0 for each in self._nodes.beside(node)
-        )  # on one device they take turns
+        share = 1.0 + sum(each.load.num_decoding > 0 for each in self._nodes.beside(node))  # they take turns
         return node.description.profile.slowed(
             share * self._known.prefill_calibration.factor(node_id),
             share * self._known.decode_calibration.factor(node_id),

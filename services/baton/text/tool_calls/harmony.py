@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from baton.text.markers import find_marker, length_before_partial_marker
+from baton.text.markers import find_marker
 from baton.text.output_parts import Content, Reasoning
 from baton.text.tool_calls.parser import State, ToolParser
 
@@ -46,11 +46,7 @@ class HarmonyParser(ToolParser):
     def _read_body(self) -> State | None:
         found = find_marker(self._buffer, _BODY_ENDS)
         if found is None:
-            self._add(
-                self._take(
-                    len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, _BODY_ENDS)
-                )
-            )
+            self._add(self._take_certain(_BODY_ENDS))
             if self._is_ended:
                 self._close()
             return None

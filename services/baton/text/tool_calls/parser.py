@@ -65,6 +65,10 @@ class ToolParser(ABC):
             return self._take(len(self._buffer) - len(stripped) + len(marker))
         return None if marker.startswith(stripped) and not self._is_ended else ""
 
+    def _take_certain(self, ends: Sequence[str]) -> str:
+        """Remove the text before what may become one of the markers, or all where no more comes; return it."""
+        return self._take(len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, ends))
+
     def _add_content(self, text: str) -> None:
         if text:
             self._parts.append(Content(text))

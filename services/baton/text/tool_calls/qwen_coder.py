@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from baton.text.markers import find_marker, length_before_partial_marker
+from baton.text.markers import find_marker
 from baton.text.tool_calls.parser import MarkedParser, State
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -92,10 +92,7 @@ class QwenCoderParser(MarkedParser):
         """Pass on a string while it comes; the line end before its closing marker is not part of it."""
         found = find_marker(self._buffer, self.VALUE_ENDS)
         if found is None:
-            num_certain = (
-                len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, self.VALUE_ENDS)
-            )
-            self._add_arguments(_inner_json(self._take(num_certain)))
+            self._add_arguments(_inner_json(self._take_certain(self.VALUE_ENDS)))
             return None
         self._add_arguments(_inner_json(self._take(found.end)[: found.start]) + '"')
         return self._between_parameters
