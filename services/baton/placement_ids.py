@@ -6,26 +6,31 @@ placed before it, so that is what it shall wait for.
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
-import uuid
 
-_NUM_DIGITS = 16
-"""Hexadecimal digits of the router, and of the moment of its decision."""
+_NAME = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})")
+"""The router, and the moment in nanoseconds, of a clock of its own."""
 
 
 class PlacementIds:
-    """Names what one router decides, as long as it runs."""
+    """Names what one router decides, as long as it runs. They tell clients neither its age nor how many there are."""
 
     def __init__(self) -> None:
-        self._router = uuid.uuid4().hex[:_NUM_DIGITS]
+        self._router = secrets.token_hex(8)
+        self._offset = secrets.randbits(62) - time.monotonic_ns()
         self._last = 0
 
     def new(self) -> str:
-        """Return a name that no other placement has. It does not tell clients how many there are."""
-        self._last = max(self._last + 1, time.monotonic_ns())
-        return f"{self._router}{self._last:0{_NUM_DIGITS}x}"
+        """Return a name that no other placement has."""
+        self._last = max(self._last + 1, self._offset + time.monotonic_ns())
+        return f"{self._router}{self._last:016x}"
 
 
-def is_placed_before(first: str, second: str) -> bool:
-    """Return whether a router placed one before another; of two routers, or names of other kinds, nobody knows."""
-    return first[:_NUM_DIGITS] == second[:_NUM_DIGITS] and first < second
+def seconds_between(first: str, second: str) -> float | None:
+    """Return how long after one placement its router made another; None: of two routers, or not its names."""
+    one, other = _NAME.fullmatch(first), _NAME.fullmatch(second)
+    if one is None or other is None or one[1] != other[1]:
+        return None
+    return (int(other[2], 16) - int(one[2], 16)) / 1e9

@@ -122,7 +122,7 @@ def test_a_pass_that_was_planned_takes_nobody_in() -> None:
 
     def second(num_tokens: int, came_at: float) -> float:
         prompts = [(0, num_tokens), (0, 200)]
-        return queued_seconds(LLAMA_3_1_8B, spark, prompts, 512, came_at=[0.0, came_at])[0][1]
+        return queued_seconds(LLAMA_3_1_8B, spark, prompts, 512, came_at_seconds=[0.0, came_at])[0][1]
 
     assert second(254, 0.001) == second(732, 0.09) == alone("dgx-spark", 200)
     assert second(732, 0.001) == pytest.approx(0.0, abs=0.001)

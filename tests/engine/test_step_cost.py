@@ -138,18 +138,21 @@ def test_the_shortest_pass_reads_the_weights() -> None:
 def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:
     """None takes less than reading the weights, however few positions are left for the last."""
     cost = StepCost(0.0, 0.001, 0.0, least_seconds=0.25)
+    with_pairs = StepCost(0.0, 0.0, 0.001)
 
     assert [cost.alone_seconds(100, 100 + num, 500) for num in (0, 80, 500, 580, 1400)] == pytest.approx(
         [0.0, 0.25, 0.5, 0.75, 1.4]
     )
+    assert with_pairs.alone_seconds(100, 880, 500) == pytest.approx(0.001 * (880**2 - 100**2) / 2)
 
 
 def test_steps_alone_say_nothing_of_prompts_where_reading_the_weights_takes_all_passes() -> None:
-    """A line through steps that read many positions would charge a prompt for each pair."""
+    """A line through these would charge a prompt for each position; nor does one through a pause say what they take."""
     costs = StepCostModel(least_seconds=0.08)
     for num_pairs in (4000, 8000):
         costs.note(StepWork(4, num_pairs), 0.085, has_prompts=False)
-    costs.note(StepWork(500, 125_000), 0.09, has_prompts=True)
+    for seconds in (0.09, *[0.09] * 20, 0.3, *[0.09] * 20):
+        costs.note(StepWork(500, 125_000), seconds, has_prompts=True)
 
     assert costs.cost is not None
-    assert costs.cost.seconds(StepWork(512, 131_000)) == pytest.approx(0.09, rel=0.05)
+    assert costs.cost.seconds(StepWork(512, 131_000)) == pytest.approx(0.09, rel=0.1)

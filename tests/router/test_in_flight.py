@@ -31,6 +31,25 @@ def queue(ledger: PlacementLedger, load: NodeLoad, now_seconds: float = 100.0) -
     return ledger.queued_work("dgx", load, 100.0, DGX.shape, DGX.profile).at(now_seconds)
 
 
+def test_a_prompt_has_passes_of_its_own_where_it_came_when_those_before_it_were_planned() -> None:
+    """Or is in the first with others, where a decode step runs meanwhile. What was listed came before."""
+
+    def seconds(load: NodeLoad, *placed_at: float) -> float:
+        clock = Clock()
+        ledger = PlacementLedger(clock, ttl_seconds=10.0)
+        for number, clock.seconds in enumerate(placed_at):
+            ledger.add(f"p{number}", "dgx", PlacedWork(0, 100, 7))
+        work = ledger.queued_work("dgx", load, 100.0, DGX.shape, DGX.profile, 512)
+        return sum(work.listed) + sum(each for each, _ in work.placed)
+
+    one = seconds(FREE, 103.0)
+    listed = replace(FREE, num_waiting=1, num_pending_prompt_tokens=100, queued_prompts=(QueuedPrompt("q", 0, 100),))
+    decoding = replace(FREE, num_running=1, num_decoding=1, mean_context_tokens=10.0)
+    assert seconds(FREE, 103.0, 103.001) == pytest.approx(2 * one)
+    assert seconds(listed, 100.001) == pytest.approx(2 * one)
+    assert seconds(decoding, 103.0, 103.001) == pytest.approx(seconds(decoding, 103.0), rel=0.05)
+
+
 def test_a_placement_counts_on_both_nodes() -> None:
     """One more waiting request on each, with the work that falls to it."""
     ledger = placed(Clock())

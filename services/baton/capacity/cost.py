@@ -13,9 +13,9 @@ from typing import NamedTuple
 from baton.capacity.value_class import value_class
 
 JOIN_STEPS = 0.75
-"""Part of a decode step, on average, until what has come, a prompt or KV, is in a pass: what is left of the step that
-runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by `baton bench
-prediction`: for KV 0.36, 0.77 and 1.16 at p10, p50 and p90, for prompts 0.73 on average."""
+"""Part of a pass, on average, until what has come, a prompt or KV, is in one: what is left of the pass that runs, or
+that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured of decode steps by `baton
+bench prediction`: for KV 0.36, 0.77 and 1.16 at p10, p50 and p90, for prompts 0.73 on average."""
 SHORT_SHARE = 0.1
 """Part of each pass for prompts that are through sooner by it than by turns (`overtaking`).
 
@@ -232,30 +232,33 @@ def queued_seconds(
     prompts: Sequence[tuple[int, int]],
     pass_tokens: int,
     beside: Beside = _NOBODY,
-    came_at: Sequence[float] = (),
+    came_at_seconds: Sequence[float] = (),
+    begin_seconds: float = 0.0,
 ) -> tuple[list[float], OpenPass]:
     """Return what each prompt of a queue adds to it, and its last pass.
 
     Passes end with prompts as `scheduling.step.StepBudget` says. `prompts`: positions [begin, end) that are left of
-    each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own. `came_at`: when each
-    came, seconds: who comes when a pass has been planned is not in it; empty: all were there from the first on.
+    each. `pass_tokens`: how many a pass computes at most; 0: each prompt has passes of its own. `came_at_seconds`: when
+    each came, from when the queue is reckoned: who comes when a pass has been planned is not in it; empty: all were
+    there before. `begin_seconds`: until the first pass begins; the first prompt adds that too.
     """
     if not (prompts and pass_tokens):
-        return [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts], CLOSED
+        apart = [prefill_seconds(shape, profile, *each, 0, beside) for each in prompts]
+        return [apart[0] + begin_seconds, *apart[1:]] if apart else apart, CLOSED
     reading = shape.step_bytes(*beside) / profile.decode_bytes_per_second
     tokens_per_second = profile.prefill_flops / shape.prefill_flop(0, pass_tokens) * pass_tokens
     num_free, num_fixed = reading * tokens_per_second, profile.prefill_overhead_seconds * tokens_per_second
     seconds, flop, num_ended, last = list[float](), 0.0, 0, CLOSED
     num_after, num_rest, through_at = len(prompts), sum(end - begin for begin, end in prompts), 0.0
-    for (begin, end), came in zip(prompts, came_at or [-math.inf] * len(prompts), strict=True):
+    for (begin, end), came in zip(prompts, came_at_seconds or [-math.inf] * len(prompts), strict=True):
         num_rest, num_after = num_rest - (end - begin), num_after - 1
         if through_at - came < PLANNED_AT * last.seconds:
             last = CLOSED
         shared_end = min(end, begin + last.num_room_tokens)
-        num_tokens, added_seconds = last.num_tokens + shared_end - begin, 0.0
+        num_tokens, added_seconds, begin_seconds = last.num_tokens + shared_end - begin, begin_seconds, 0.0
         if shared_end > begin:
             flop += shape.prefill_flop(begin, shared_end)
-            added_seconds = max(flop / profile.prefill_flops, reading) - last.seconds
+            added_seconds += max(flop / profile.prefill_flops, reading) - last.seconds
         if end > shared_end:
             added_seconds += prefill_seconds(shape, profile, shared_end, end, pass_tokens, beside)
             num_tokens, num_ended = (end - shared_end) % pass_tokens, 0

@@ -208,7 +208,7 @@ class EngineRequest:
     is_suspect: bool = False
     """Whether it may have ended a process: until some tokens have come it has passes of its own, told beforehand."""
     placement_id: str = ""
-    """The router's name for the decision that brought it here; empty: there was none."""
+    """The router's name for the decision that brought it here, by which it has its turn; empty: there was none."""
     tenant: str = ""
     """Tells tenants apart, and names none; empty: all who have none are one."""
     tenant_weight: int = 1

@@ -17,7 +17,9 @@ _MAX_SURPRISE = 4.0
 _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
 _FLAT = 1.2
-"""Part of the time of reading the weights up to which a pass says nothing of what positions take."""
+"""Part of the time of reading the weights up to which a pass says nothing of positions, where there are longer ones."""
+_FEW = 0.5
+"""Longer ones of late, of which the last one weighs 1, up to which they are exceptions."""
 HUNG_FACTOR = 4.0
 """A pass that takes so many times what is predicted hangs, if passes of late took what was predicted."""
 _LEAST_PASSES = 4
@@ -51,7 +53,11 @@ class StepCost:
         return max(self.fixed_seconds * num_passes + computing, self.least_seconds * num_passes)
 
     def alone_seconds(self, begin: int, end: int, pass_tokens: int) -> float:
-        """Return what the positions [begin, end) of a prompt take as the only ones, in full passes and a last one."""
+        """Return what the positions [begin, end) of a prompt take as the only ones, in full passes and a last one.
+
+        Where attention makes later passes longer than reading the weights, earlier ones not, the last position may take
+        less than none.
+        """
         last = end - (end - begin) % pass_tokens
         parts = [(begin, last, (last - begin) // pass_tokens), (last, end, 1)]
         works = [(StepWork(stop - start, (stop - start) * (start + stop) / 2), num) for start, stop, num in parts]
@@ -96,6 +102,7 @@ class StepCostModel:
         self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
+        self._num_computing = 0.0  # of late
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -106,7 +113,7 @@ class StepCostModel:
         if self._is_stale:
             self._is_stale = False
             kinds = dict(self._moments)
-            if self._computing.passes:
+            if self._num_computing > _FEW:  # else the short ones are the usual ones, which a pause does not change
                 kinds[True] = self._computing
             self._cost = _fit([*kinds.values()], self._least_seconds)
         return self._cost
@@ -120,8 +127,11 @@ class StepCostModel:
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
         seconds = min(seconds, _MAX_SURPRISE * usual_seconds)
         moments.add(work, seconds)
-        if has_prompts and seconds > _FLAT * self._least_seconds:
-            self._computing.add(work, seconds)
+        if has_prompts:
+            self._num_computing *= _DECAY
+            if seconds > _FLAT * self._least_seconds:
+                self._num_computing += 1.0
+                self._computing.add(work, seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

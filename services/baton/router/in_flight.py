@@ -119,10 +119,8 @@ class PlacementLedger:
         if spans and load.num_decoding and not (load.queued_prompts and load.queued_prompts[0].num_done_tokens):
             join_seconds = cost.JOIN_STEPS * cost.step_seconds(shape, profile, *beside)  # for the pass that runs
         placed_at = [entry.placed_at_seconds for entry in placed]
-        came_at = [-math.inf] * len(listed_spans) + [each - load_at_seconds - join_seconds for each in placed_at]
-        seconds, last_pass = cost.queued_seconds(shape, profile, spans, pass_tokens, beside, came_at)
-        if join_seconds:
-            seconds[0] += join_seconds
+        came_at = [0.0] * len(listed_spans) + [each - load_at_seconds for each in placed_at]
+        seconds, last_pass = cost.queued_seconds(shape, profile, spans, pass_tokens, beside, came_at, join_seconds)
         listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens and spans else 0.0
         since_then = list(zip(since, placed_at, strict=True))

@@ -10,7 +10,7 @@ from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
 from baton.engine.scheduling.order import LATE_SECONDS, LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.kv.pool import BlockPool
-from baton.placement_ids import PlacementIds, is_placed_before
+from baton.placement_ids import PlacementIds
 from engine.rig import prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
 from engine.stepper import Stepper
@@ -113,28 +113,42 @@ def test_a_level_of_priority_counts_as_waiting() -> None:
 
 def test_calls_that_overtake_each_other_are_put_in_the_order_of_their_placements() -> None:
     """Of one router and priority, those without a first token, unless they come too late."""
-    ids, others = PlacementIds(), PlacementIds()
-    first, second, third, fourth = (ids.new() for _ in range(4))
-    foreign = others.new()
-    assert is_placed_before(first, second)
-    assert not any(is_placed_before(*each) for each in ((second, first), (first, first), (foreign, first), ("", first)))
-
-    stepper = Stepper(64, max_batch_size=2)
+    ids, foreign = PlacementIds(), PlacementIds().new()
+    answered, first, second, third, fourth, fifth, urgent = (ids.new() for _ in range(7))
+    stepper = Stepper(64, max_batch_size=3)
     calls = [
-        (0.0, third, 0),
-        (0.1, foreign, 0),
-        (0.2, fourth, 1),
-        (0.3, second, 0),
-        (LATE_SECONDS + 0.05, first, 0),  # too late for `second` and `third`
+        (0.0, answered, 0),
+        (0.1, fifth, 0),
+        (0.2, foreign, 0),
+        (0.3, urgent, 1),
+        (0.4, second, 0),
+        (0.5, fourth, 0),
+        (0.6, third, 0),
+        (LATE_SECONDS + 0.25, first, 0),  # all but `urgent` came too long before
     ]
     for stepper.now, placement_id, priority in calls:
         request = request_of(prompt_of(12), placement_id, placement_id=placement_id, priority=priority)
-        stepper.add(request)
-        if placement_id is third:
+        sequence = stepper.add(request)
+        if placement_id is answered:
+            sequence.stats.first_token = 0.05
+        if placement_id is fifth:
             stepper.step()  # its prompt has begun
 
     in_turn = sorted(stepper.sequences, key=lambda each: each.queue_key)
-    assert [each.request.placement_id for each in in_turn] == [second, third, foreign, first, fourth]
+    expected = [answered, second, third, fourth, fifth, foreign, first, urgent]
+    assert [each.request.placement_id for each in in_turn] == expected
+
+
+def test_who_was_placed_before_one_that_has_a_token_has_its_turn_when_it_comes() -> None:
+    """That one decodes: nothing is to be computed before it."""
+    ids, stepper = PlacementIds(), Stepper(64)
+    late, answered = ids.new(), ids.new()
+    sequences = []
+    for stepper.now, placement_id in ((0.0, answered), (1.0, late)):
+        sequences.append(stepper.add(request_of(prompt_of(12), placement_id, placement_id=placement_id)))
+        sequences[0].stats.first_token = 0.5
+
+    assert [each.queue_key.due_seconds for each in sequences] == [0.0, 1.0]
 
 
 def test_later_short_prompts_hardly_delay_a_long_one() -> None:

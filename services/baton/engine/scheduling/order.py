@@ -1,16 +1,14 @@
 """The order of prompts: by when they came, by their priorities, and by what routers placed before what.
 
 A sequence's turn is fixed when it comes: that moment, later by `LEVEL_SECONDS` per level of its priority. A level
-counts as that much waiting; a prompt that came later than that overtakes none, so none waits for ever.
+counts as that much waiting; a prompt that came later than that, and by more than `LATE_SECONDS`, overtakes none, so
+none waits for ever.
 """
 
 from __future__ import annotations
 
-import math
-from itertools import takewhile
-
 from baton.engine.sequence import Sequence, SequenceQueues
-from baton.placement_ids import is_placed_before
+from baton.placement_ids import seconds_between
 
 LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""
@@ -19,15 +17,23 @@ LATE_SECONDS = 5.0
 
 
 def turn_seconds(sequence: Sequence, now: float, queues: SequenceQueues) -> float:
-    """Return when a sequence's turn is: before prompts that the same router placed later but that came sooner."""
+    """Return when a sequence's turn is: as long before others' as their router had placed it before them.
+
+    Others are those of the same priority without a first token, whose turn is `LATE_SECONDS` before its own or less.
+    """
     request = sequence.request
-    due = first = due_seconds(now, request.priority)
+    due = turn = due_seconds(now, request.priority)
     for queue in (queues.waiting, queues.running) if request.placement_id else ():
-        for each in takewhile(lambda each: each.queue_key.due_seconds > due - LATE_SECONDS, reversed(queue)):
-            is_later = is_placed_before(request.placement_id, each.request.placement_id)
-            if is_later and each.request.priority == request.priority and not each.stats.first_token:
-                first = min(first, math.nextafter(each.queue_key.due_seconds, -math.inf))
-    return first
+        for each in reversed(queue):
+            if each.queue_key.due_seconds < due - LATE_SECONDS:
+                break
+            if each.request.priority == request.priority and not each.stats.first_token:
+                gap_seconds = seconds_between(request.placement_id, each.request.placement_id) or 0.0
+                if gap_seconds < 0:
+                    break  # as those whose turn is before that one's
+                if gap_seconds:
+                    turn = min(turn, each.queue_key.due_seconds - gap_seconds)
+    return turn
 
 
 def due_seconds(arrival_seconds: float, priority: int) -> float:
