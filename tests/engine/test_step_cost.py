@@ -144,15 +144,3 @@ def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:
         [0.0, 0.25, 0.5, 0.75, 1.4]
     )
     assert with_pairs.alone_seconds(100, 880, 500) == pytest.approx(0.001 * (880**2 - 100**2) / 2)
-
-
-def test_steps_alone_say_nothing_of_prompts_where_reading_the_weights_takes_all_passes() -> None:
-    """A line through these would charge a prompt for each position; nor does one through a pause say what they take."""
-    costs = StepCostModel(least_seconds=0.08)
-    for num_pairs in (4000, 8000):
-        costs.note(StepWork(4, num_pairs), 0.085, has_prompts=False)
-    for seconds in (0.09, *[0.09] * 20, 0.3, *[0.09] * 20):
-        costs.note(StepWork(500, 125_000), seconds, has_prompts=True)
-
-    assert costs.cost is not None
-    assert costs.cost.seconds(StepWork(512, 131_000)) == pytest.approx(0.09, rel=0.1)

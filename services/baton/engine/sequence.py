@@ -10,6 +10,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
+from baton.capacity.placement import seconds_between
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import StateSave
 from baton.engine.sampling import SamplingContext
@@ -39,11 +40,17 @@ class Phase(Enum):
     FINISHED = "finished"
 
 
+LEVEL_SECONDS = 5.0
+"""Waiting that makes up for one level of priority."""
+LATE_SECONDS = 5.0
+"""By how much at most a call comes late to be put in the order of placements."""
+
+
 class QueueKey(NamedTuple):
     """A place in the order of sequences; no two are equal. The lowest comes first, the highest is preempted first."""
 
     due_seconds: float
-    """Moment by which the sequence's turn is reckoned, see `engine/scheduling/order.py`."""
+    """Moment by which the sequence's turn is reckoned, see `SequenceQueues.turn_seconds`."""
     arrival: int
     """Place in the order in which sequences came; decides between equal moments."""
 
@@ -293,6 +300,26 @@ class SequenceQueues:
         self.has_tenants = False
         self._queues = {Phase.WAITING: self.waiting, Phase.RUNNING: self.running, Phase.RECEIVING: self.receiving}
 
+    def turn_seconds(self, sequence: Sequence, now: float) -> float:
+        """Return when a sequence's turn is: as long before others' as their router had placed it before them.
+
+        Else that is the moment when it comes, later by `LEVEL_SECONDS` per level of its priority. Others are those of
+        the same priority without a first token, whose turn is `LATE_SECONDS` before its own or less.
+        """
+        request = sequence.request
+        due = turn = due_seconds(now, request.priority)
+        for waiting_or_running in (self.waiting, self.running) if request.placement_id else ():
+            for each in reversed(waiting_or_running):
+                if each.queue_key.due_seconds < due - LATE_SECONDS:
+                    break
+                if each.request.priority == request.priority and not each.stats.first_token:
+                    gap_seconds = seconds_between(request.placement_id, each.request.placement_id) or 0.0
+                    if gap_seconds < 0:
+                        break  # as those whose turn is before that one's
+                    if gap_seconds:
+                        turn = min(turn, each.queue_key.due_seconds - gap_seconds)
+        return turn
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that waits."""
         for queue in (self.waiting, self.waiting_of.setdefault(sequence.request.tenant, [])):
@@ -313,6 +340,11 @@ class SequenceQueues:
             self.add(sequence)
         elif phase is Phase.RUNNING:
             insort(self.running, sequence, key=_key)
+
+
+def due_seconds(arrival_seconds: float, priority: int) -> float:
+    """Return the moment by which a sequence's turn is reckoned; the earliest comes first."""
+    return arrival_seconds + LEVEL_SECONDS * priority
 
 
 def first_candidates(waiting: Iterable[Sequence]) -> Iterator[Sequence]:

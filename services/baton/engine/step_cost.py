@@ -17,9 +17,7 @@ _MAX_SURPRISE = 4.0
 _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
 _FLAT = 1.2
-"""Part of the time of reading the weights up to which a pass says nothing of positions, where there are longer ones."""
-_FEW = 0.5
-"""Longer ones of late, of which the last one weighs 1, up to which they are exceptions."""
+"""Part of the time of reading the weights up to which a pass says nothing of what positions take."""
 HUNG_FACTOR = 4.0
 """A pass that takes so many times what is predicted hangs, if passes of late took what was predicted."""
 _LEAST_PASSES = 4
@@ -102,7 +100,6 @@ class StepCostModel:
         self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
-        self._num_computing = 0.0  # of late
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -112,10 +109,8 @@ class StepCostModel:
         """Return what passes cost, or None before any was measured."""
         if self._is_stale:
             self._is_stale = False
-            kinds = dict(self._moments)
-            if self._num_computing > _FEW:  # else the short ones are the usual ones, which a pause does not change
-                kinds[True] = self._computing
-            self._cost = _fit([*kinds.values()], self._least_seconds)
+            steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
+            self._cost = _fit([*steps, self._computing], self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -127,11 +122,8 @@ class StepCostModel:
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
         seconds = min(seconds, _MAX_SURPRISE * usual_seconds)
         moments.add(work, seconds)
-        if has_prompts:
-            self._num_computing *= _DECAY
-            if seconds > _FLAT * self._least_seconds:
-                self._num_computing += 1.0
-                self._computing.add(work, seconds)
+        if has_prompts and seconds > _FLAT * self._least_seconds:
+            self._computing.add(work, seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +22,6 @@ from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.hashing import HeldPrefix
-from baton.placement_ids import PlacementIds
 from baton.router.admission.admitted_work import Asker
 from baton.router.admission.control import MAX_JUDGED, AdmissionControl, AdmittedRequest, RefusedRequest
 from baton.router.affinity import RoundRobin, SessionAffinity
@@ -77,6 +77,23 @@ PlacementPolicy = PrefillPolicy | Literal["round-robin"]
 
 MAX_HOLDERS = 4
 """Nodes with the longest cached prefixes from which one may be pulled: every one is priced for every decode node."""
+
+
+class PlacementIds:
+    """Names of what one router decides; they ascend as long as it runs, and nodes compute prompts in that order.
+
+    They tell clients neither its age nor how many there are.
+    """
+
+    def __init__(self) -> None:
+        self._router = secrets.token_hex(8)
+        self._offset = secrets.randbits(62) - time.monotonic_ns()
+        self._last = 0
+
+    def new(self) -> str:
+        """Return a name that no other placement has; `placement.seconds_between` reads it."""
+        self._last = max(self._last + 1, self._offset + time.monotonic_ns())
+        return f"{self._router}{self._last:016x}"
 
 
 class Placer:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
-from baton.engine.scheduling.order import LATE_SECONDS, LEVEL_SECONDS, due_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
+from baton.engine.sequence import LATE_SECONDS, LEVEL_SECONDS, due_seconds
 from baton.kv.pool import BlockPool
-from baton.placement_ids import PlacementIds
+from baton.router.placer import PlacementIds
 from engine.rig import prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
 from engine.stepper import Stepper

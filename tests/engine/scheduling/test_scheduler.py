@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from baton.engine.request import KvExportSpec, Purpose
-from baton.engine.scheduling.order import LEVEL_SECONDS
-from baton.engine.sequence import Phase
+from baton.engine.sequence import LEVEL_SECONDS, Phase
 from baton.errors import OutOfMemoryError
 from engine.rig import EOS, GREEDY, expected_tokens, prompt_of, request_of
 from engine.scheduling.schedules import check_contents

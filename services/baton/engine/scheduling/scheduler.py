@@ -5,9 +5,11 @@ holds; what is left of the token budget is shared by prompts, several in one pas
 computed once (`engine/scheduling/admission.py`). When blocks run out, the sequence whose turn is last gives its blocks
 back and is computed again later: its output stays, and only comes later.
 
-A sequence's turn is fixed when it comes (`engine/scheduling/order.py`). And how long a prompt waits is known when it
-comes: what comes later gets about a tenth of the passes before it. That is among the requests of one tenant; tenants
-take turns by their weights (`engine/scheduling/turns.py`).
+A sequence's turn is fixed when it comes: that moment, later by `LEVEL_SECONDS` per level of its priority, or before
+those that its router placed later. A level counts as that much waiting; a prompt that came later than that overtakes
+none, so none waits for ever. And how long a prompt waits is known when it comes: what comes later gets about a tenth
+of the passes before it. That is among the requests of one tenant; tenants take turns by their weights
+(`engine/scheduling/turns.py`).
 
 A node tells of each prompt how long its own computation took, a part of each pass (`attribute`); the rest of the time
 until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
@@ -26,7 +28,6 @@ from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import BlockKv
 from baton.engine.scheduling.admission import BatchAdmission, SchedulerLimits, short_tokens
-from baton.engine.scheduling.order import turn_seconds
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.scheduling.turns import TenantTurns
@@ -102,7 +103,7 @@ class Scheduler:
                 f"the node has {self.pool.num_blocks}"
             )
         self._num_arrived += 1
-        sequence.queue_key = QueueKey(turn_seconds(sequence, now, self._queues), self._num_arrived)
+        sequence.queue_key = QueueKey(self._queues.turn_seconds(sequence, now), self._num_arrived)
         if sequence.suspect_end:
             self._suspects.append(sequence)
         self._queues.has_tenants = self._queues.has_tenants or sequence.request.tenant != ""
