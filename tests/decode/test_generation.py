@@ -65,6 +65,8 @@ def test_a_remote_prefill_gives_the_tokens_of_a_local_one(length: int) -> None:
         assert remote.finished.usage.prompt_token_count == length
         assert remote.finished.usage.completion_token_count == 8
         assert pair.decode.registration.outcomes == [local.summary, remote.summary]
+        assert pair.servicer.requests[0].placement_id == "placement"
+        assert pair.prefill.placement_ids == ["placement"]
 
     with_pair(client)
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from baton.capacity.placement import Candidate, seconds_between
-from baton.capacity.snapshot import TierRates
+from baton.capacity.placement import Candidate
+from baton.capacity.snapshot import TierRates, seconds_between
 from baton.errors import InvalidFieldError
 from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.hashing import HeldPrefix

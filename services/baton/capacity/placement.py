@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -38,18 +37,6 @@ TIE_SHARE = 0.33
 estimates come to may be off."""
 MAX_TIE = 0.03
 """Part of the best candidate's total beyond which no other counts as equal, however uncertain it is."""
-
-
-_NAME = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})")
-"""Of a placement: its router, and the moment in nanoseconds, of a clock of the router's own (`router/placer.py`)."""
-
-
-def seconds_between(first: str, second: str) -> float | None:
-    """Return how long after one placement its router made another; None: of two routers, or not its names."""
-    one, other = _NAME.fullmatch(first), _NAME.fullmatch(second)
-    if one is None or other is None or one[1] != other[1]:
-        return None
-    return (int(other[2], 16) - int(one[2], 16)) / 1e9
 
 
 @value_class()

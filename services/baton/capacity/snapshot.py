@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from typing import Literal, NamedTuple
@@ -103,6 +104,18 @@ class QueuedPrompt(NamedTuple):
     """Leading positions whose KV exists, or did when the prompt came; they need not be computed."""
     num_left_tokens: int
     """Positions after them that are to be computed."""
+
+
+_NAME = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})")
+"""Of a placement: its router, and the moment in nanoseconds, of a clock of the router's own (`router/placer.py`)."""
+
+
+def seconds_between(first: str, second: str) -> float | None:
+    """Return how long after one placement its router made another; None: of two routers, or not its names."""
+    one, other = _NAME.fullmatch(first), _NAME.fullmatch(second)
+    if one is None or other is None or one[1] != other[1]:
+        return None
+    return (int(other[2], 16) - int(one[2], 16)) / 1e9
 
 
 @value_class()

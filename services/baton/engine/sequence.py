@@ -10,7 +10,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from baton.capacity.placement import seconds_between
+from baton.capacity.snapshot import seconds_between
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import StateSave
 from baton.engine.sampling import SamplingContext

@@ -31,6 +31,11 @@ class StepWork(NamedTuple):
     num_pairs: float
     """Pairs of a position and one that it attends to."""
 
+    @classmethod
+    def of_span(cls, begin: int, end: int) -> StepWork:
+        """Return that of the positions [begin, end) of a sequence."""
+        return cls(end - begin, (end - begin) * (begin + end) / 2)
+
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
@@ -58,13 +63,12 @@ class StepCost:
         """
         last = end - (end - begin) % pass_tokens
         parts = [(begin, last, (last - begin) // pass_tokens), (last, end, 1)]
-        works = [(StepWork(stop - start, (stop - start) * (start + stop) / 2), num) for start, stop, num in parts]
-        return sum(self.seconds(work, num_passes) for work, num_passes in works if work.num_tokens)
+        return sum(self.seconds(StepWork.of_span(start, stop), num) for start, stop, num in parts if stop > start)
 
     def prompt_seconds(self, begin: int, end: int) -> float:
         """Return what it takes to compute the positions [begin, end) of a sequence, beside what passes take anyway."""
-        num_pairs = (end - begin) * (begin + end) / 2
-        return self.token_seconds * (end - begin) + self.pair_seconds * num_pairs
+        num_tokens, num_pairs = StepWork.of_span(begin, end)
+        return self.token_seconds * num_tokens + self.pair_seconds * num_pairs
 
     def tokens_beside(self, work: StepWork) -> tuple[float, float]:
         """Return the positions that take as long as what a pass does besides, `work` too, and as reading the weights.

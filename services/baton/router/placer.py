@@ -91,7 +91,7 @@ class PlacementIds:
         self._last = 0
 
     def new(self) -> str:
-        """Return a name that no other placement has; `placement.seconds_between` reads it."""
+        """Return a name that no other placement has; `snapshot.seconds_between` reads it."""
         self._last = max(self._last + 1, self._offset + time.monotonic_ns())
         return f"{self._router}{self._last:016x}"
 

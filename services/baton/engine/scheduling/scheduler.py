@@ -377,13 +377,10 @@ def attribute(step: Step, seconds: float, cost: StepCost, max_tokens: int) -> No
         num_tokens, stats = len(span.token_ids), sequence.stats
         if stats.first_token > 0.0 and num_tokens == 1:
             continue
-        num_pairs = num_tokens * (2 * span.start + num_tokens) / 2
-        all_tokens, all_pairs = all_tokens + num_tokens, all_pairs + num_pairs
+        all_tokens, all_pairs = all_tokens + num_tokens, all_pairs + StepWork.of_span(span.start, span.end).num_pairs
         if stats.first_token == 0.0:
             limit = min(max_tokens, sequence.max_chunk_tokens or max_tokens)
-            until, before = (
-                cost.alone_seconds(stats.computed_from, end, limit) for end in (span.start + num_tokens, span.start)
-            )
+            until, before = (cost.alone_seconds(stats.computed_from, end, limit) for end in (span.end, span.start))
             parts.append((sequence, until - before))
     whole_seconds = cost.seconds(StepWork(all_tokens, all_pairs))
     for sequence, part_seconds in parts:
