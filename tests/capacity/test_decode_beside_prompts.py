@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from baton.capacity.cost import JOIN_STEPS
 from baton.capacity.snapshot import NodeLoad, PlacementRequest
-from baton.capacity.terms import decode_terms, join_seconds_at, pass_seconds, seconds_beside_prompts
+from baton.capacity.terms import decode_terms, joined_seconds, pass_seconds, seconds_beside_prompts
 from capacity.samples import node
 
 STEP, PASS = 0.01, 0.04
@@ -60,7 +60,7 @@ def test_kv_that_comes_while_its_node_computes_prompts_waits_for_a_pass_and_has_
     total, whole = busy.queue.total_seconds, pass_seconds(busy)
     assert total > 2 * whole > 4 * decode.step_seconds
 
-    assert join_seconds_at(decode, 0.0) == pytest.approx((1 + JOIN_STEPS) * whole - decode.step_seconds)
-    assert join_seconds_at(decode, total - whole) == pytest.approx(whole)
-    assert join_seconds_at(decode, total - whole / 8) == pytest.approx(whole / 8)
-    assert join_seconds_at(decode, total) == decode.join_seconds == 0.0
+    assert joined_seconds(decode, 0.0) == pytest.approx((1 + JOIN_STEPS) * whole - decode.step_seconds)
+    assert joined_seconds(decode, total - whole) == joined_seconds(decode, total - whole / 8) == total
+    assert joined_seconds(decode, total) == total
+    assert decode.join_seconds == 0.0

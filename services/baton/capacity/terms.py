@@ -278,14 +278,15 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
     first_token = window.begin_seconds + frames.compute_seconds + link.round_trip_seconds
-    join = join_seconds_at(decode, first_token + frames.exposed_seconds)
+    arrived = first_token + frames.exposed_seconds
+    joined = joined_seconds(decode, arrived)
     return RemoteTerms(
         stream=stream,
         frames=frames,
         transfer_seconds=frames.busy_seconds(stream.transfer_seconds, link.frame_seconds),
         first_token_seconds=first_token,
-        join_seconds=join,
-        start_seconds=max(first_token + frames.exposed_seconds + join, decode.room_seconds),
+        join_seconds=joined - arrived,
+        start_seconds=max(joined, decode.room_seconds),
         imposed_seconds=decode.slowdown_seconds
         + prefill.imposed_seconds
         + landing.reading_seconds * min(node.load.num_generating, node.max_batch_size),
@@ -339,17 +340,19 @@ def join_seconds(node: NodeSnapshot) -> float:
     return cost.JOIN_STEPS * running_step_seconds(node)
 
 
-def join_seconds_at(decode: DecodeTerms, arrived_seconds: float) -> float:
-    """Return `join_seconds` of KV that has come after a time from now, with the node's own prompts that are left then.
+def joined_seconds(decode: DecodeTerms, arrived_seconds: float) -> float:
+    """Return when KV joins a batch that has come after a time from now: `join_seconds` later, unless prompts are left.
 
-    It waits for the pass that runs and takes its first token in the next one. Where a prompt fills that, too, it takes
-    longer than the step that counts for it.
+    Then it waits for the pass that runs and takes its first token in the next one. Where a prompt fills that, too, it
+    takes longer than the step that counts for it. Ascends with `arrived_seconds`.
     """
-    left_seconds = decode.node.queue.total_seconds - arrived_seconds
-    if left_seconds <= 0.0:
-        return decode.join_seconds
+    in_batch = arrived_seconds + decode.join_seconds
+    prompts_seconds = decode.node.queue.total_seconds
+    if arrived_seconds >= prompts_seconds:
+        return in_batch
     token_late_seconds = max(0.0, decode.pass_seconds - decode.step_seconds)
-    return max(decode.join_seconds, min(left_seconds, cost.JOIN_STEPS * decode.pass_seconds + token_late_seconds))
+    in_passes = arrived_seconds + cost.JOIN_STEPS * decode.pass_seconds + token_late_seconds
+    return max(in_batch, min(prompts_seconds, in_passes))
 
 
 def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:

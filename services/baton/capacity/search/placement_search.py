@@ -26,7 +26,7 @@ from baton.capacity.snapshot import (
     expected_output_tokens,
     infeasible_reason,
 )
-from baton.capacity.terms import DecodeTerms
+from baton.capacity.terms import DecodeTerms, joined_seconds
 
 NUM_BEST = 2
 """Candidates of a decision that are told in their order, the choice among them, unless more are wanted: five of them
@@ -218,8 +218,8 @@ class _Search:
                 seconds = decode.total_seconds(start, decode.slowdown_seconds + imposed) * SLACK
                 closer.append((is_back, seconds, PULL, index))
             if floors.prefillers:
-                start = decode.match.restore.seconds + floors.least_start + decode.join_seconds
-                seconds = decode.total_seconds(max(start, decode.room_seconds), decode.slowdown_seconds) * SLACK
+                joined = joined_seconds(decode, decode.match.restore.seconds + floors.least_start)
+                seconds = decode.total_seconds(max(joined, decode.room_seconds), decode.slowdown_seconds) * SLACK
                 closer.append((self._pricing.are_remotes_back, seconds, REMOTE, index))
         return closer
 

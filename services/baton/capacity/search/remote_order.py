@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
-from baton.capacity.kv_transfer import AUTO, MIN_CHUNK_TOKENS, slowdown
+from baton.capacity.kv_transfer import AUTO, LEAST_CHUNK_GAIN, MIN_CHUNK_TOKENS, slowdown
 from baton.capacity.search.floors import SLACK, ComputeFloor
 from baton.capacity.search.pricing import Best, Limit, Offer, Parts, Pricing
 from baton.capacity.search.request_floors import PrefillerFloor
 from baton.capacity.snapshot import ClusterSnapshot, Link, PlacementRequest
-from baton.capacity.terms import DecodeTerms, LandingTerms, PrefillTerms, landing_terms, remote_terms, stream_terms
+from baton.capacity.terms import (
+    DecodeTerms,
+    LandingTerms,
+    PrefillTerms,
+    joined_seconds,
+    landing_terms,
+    remote_terms,
+    stream_terms,
+)
 
 _Pair: TypeAlias = tuple[float, str, ComputeFloor, Link, PrefillTerms | None, LandingTerms | None, Offer | None]
 """A remote candidate, as far as it has been priced: floor of its total, or its total where there is an offer; prefill
@@ -96,8 +104,9 @@ class RemoteOrder:
             offer = (rank, Parts(decode, prefill, link, terms))
         else:
             _, begin, computing = landing.window
-            start = begin + max(computing, landing.landing_seconds) + link.round_trip_seconds + decode.join_seconds
-            total = decode.total_seconds(start, decode.slowdown_seconds + prefill.imposed_seconds)
+            arrived = begin + max(computing, landing.landing_seconds) + link.round_trip_seconds
+            joined = joined_seconds(decode, arrived)
+            total = decode.total_seconds(joined, decode.slowdown_seconds + prefill.imposed_seconds)
             seconds = max(seconds, total * SLACK)
         closer = self._known[prefill_id] = (seconds, prefill_id, compute, link, prefill, landing, offer)
         return closer
@@ -121,8 +130,10 @@ def _pairing(
 ) -> Callable[[PrefillerFloor], _Pair | None]:
     """Return what gives a prefill node's pair with a decode node: as `known`, or its floor; None: it cannot send to it.
 
-    Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one. Where
-    room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
+    Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one: of as
+    many as layers and passes make, unless more chunks are worth it (`kv_transfer.LEAST_CHUNK_GAIN`): they halve it at
+    best. Where room or the decode node's own prompts are what a pair waits for, its floor is its total to the last bit,
+    so that ties end a search, too.
 
     A stream that begins b later meets at most b * rate bytes less of what comes (`kv_transfer.slowdown`), so it is
     never in memory sooner than if it had begun at once; and it meets all that, unless its computation takes more than
@@ -132,9 +143,11 @@ def _pairing(
     link_of, default_link, wire = snapshot.links.get, snapshot.default_link, snapshot.wire_policy
     is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
     decode_id, token_bytes, restore = node.node_id, node.shape.kv_bytes_per_token, decode.match.restore.seconds
-    after = decode.total_seconds(decode.join_seconds, decode.slowdown_seconds)
+    after = decode.total_seconds(0.0, decode.slowdown_seconds)
     with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
-    num_sent = num_tokens - decode.match.num_tokens
+    own_prompts = node.queue.total_seconds
+    after_prompts = decode.total_seconds(own_prompts, decode.slowdown_seconds)
+    num_sent, num_layers = num_tokens - decode.match.num_tokens, node.shape.num_layers
     landing_rate = node.load.landing_bytes_per_second
     landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
     waited = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
@@ -159,14 +172,21 @@ def _pairing(
             if on_link > sent:
                 sent = on_link
         own = ready - stall - queue
-        num_frames = sent / FRAME_OVERHEAD_SECONDS
-        num_passes = num_tokens / min(MIN_CHUNK_TOKENS, prefiller.max_step_tokens or num_tokens)
-        num_frames = 1 + (num_frames if num_frames > num_passes else num_passes)
-        arrived = restore + queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
+        num_passes = -(-num_tokens // (prefiller.max_step_tokens or num_tokens))
+        longer, shorter = (own, sent) if own > sent else (sent, own)
+        exposed = shorter / (num_passes * num_layers)
+        if exposed > (gain := LEAST_CHUNK_GAIN * longer - FRAME_OVERHEAD_SECONDS):
+            most_frames = 1 + max(sent / FRAME_OVERHEAD_SECONDS, num_tokens / MIN_CHUNK_TOKENS, num_passes)
+            exposed = max(gain, shorter / most_frames)
+        arrived = restore + queue + longer + exposed
         landed = beside if own <= 2 * landing and prefill_id not in cached_ids else waited
         if landed > arrived:
             arrived = landed
-        seconds = (arrived + link.round_trip_seconds + FRAME_OVERHEAD_SECONDS + after + stall) * SLACK
+        arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
+        joined = joined_seconds(decode, arrived)
+        seconds = (joined + after + stall) * SLACK
+        if joined == own_prompts and after_prompts > seconds:
+            seconds = after_prompts
         return with_room if with_room > seconds else seconds, prefill_id, compute, link, None, None, None
 
     return pair
