@@ -313,6 +313,27 @@ def test_a_damaged_stream_is_replaced_by_a_local_prefill(damage: Damage, reason:
     with_pair(client, damage=damage, timeouts=SHORT if damage.__name__.startswith("silent") else PATIENT)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_who_waits_no_longer_than_the_router_expected_is_not_taken_for_silent(number: int) -> None:
+    """In a queue or, computed in part, between two passes: given up, it would hold up all that decodes here."""
+
+    async def slow(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("frame") and response.frame.sequence_number == number:
+                await asyncio.sleep(2 * SHORT.frame_seconds)
+            yield response
+
+    async def client(pair: Pair) -> None:
+        request = request_of(PROMPT)
+        request.placement.estimate.time_to_first_token_seconds = 10.0
+        answer = await generate(pair, request)
+
+        assert answer.token_ids == EXPECTED
+        assert (answer.summary.fallback_reason, list(answer.summary.kv_break_reasons)) == ("", [])
+
+    with_pair(client, damage=slow, timeouts=SHORT)
+
+
 @pytest.mark.parametrize("damage", [without_summary, with_two_first_tokens_at_the_end])
 def test_a_stream_that_breaks_when_only_its_summary_is_missing_is_complete(damage: Damage) -> None:
     """Every frame has proven its bytes and its place, and they cover the prompt: nothing is computed again."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from baton.capacity.cost import MEASURED_TERMS, SHORT_SHARE
+from baton.capacity.cost import MEASURED_TERMS, SHORT_SHARE, overtaking
 from baton.capacity.hardware import PRESETS, StepSpan, step_seconds
 from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
@@ -280,17 +280,20 @@ class SimulatedCluster:
         budget = _budget(node, prompts, decoding)
         begun, newcomers = ([each for each in prompts if each.is_admitted is is_begun] for is_begun in (True, False))
         left = PASS_TOKENS - len(decoding)
-        room = left - _short(newcomers, sum(map(_left, begun)), short_tokens(left))
+        kept = _kept(newcomers, begun, short_tokens(left)) if begun else {}
+        room = left - sum(kept.values())
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
         dealt = share_tokens(demands, room, lambda dealt, ended: budget.room_behind(len(decoding) + dealt, ended))
         granted = dict(zip(begun, dealt, strict=True))
         for index, each in enumerate(newcomers):
             each.is_admitted = True
             num_ended = sum(num == _left(other) for other, num in granted.items())
-            part = budget.room_behind(len(decoding) + sum(granted.values()), num_ended)
-            if _left(each) > part:
-                part -= _short(newcomers[index + 1 :], _left(each), short_tokens(part))
-            granted[each] = min(_left(each), part)
+            kept.pop(each, None)
+            part = budget.room_behind(len(decoding) + sum(granted.values()), num_ended) - sum(kept.values())
+            if _left(each) > part > 0:
+                kept = _kept(newcomers[index + 1 :], [each], short_tokens(part))
+                part -= sum(kept.values())
+            granted[each] = max(0, min(_left(each), part))
         return [granted[each] for each in prompts]
 
     def _computed(
@@ -492,14 +495,16 @@ def _budget(node: _Node, prompts: Sequence[_Request], decoding: Sequence[_Reques
     return StepBudget(PASS_TOKENS, filled, len(node.prompts), *cost.tokens_beside(work))
 
 
-def _short(newcomers: Sequence[_Request], num_before: int, limit: int) -> int:
+def _kept(newcomers: Sequence[_Request], before: Sequence[_Request], limit: int) -> dict[_Request, int]:
     """Return the positions that are kept for newcomers, as `BatchAdmission.newcomer_tokens` does."""
-    num_tokens = 0
+    pending, kept = list(map(_left, before)), dict[_Request, int]()
+    num_before, num_taken = sum(pending), sum(pending[index] for index in overtaking(pending))
     for each in newcomers:
         num_before += _left(each)
-        if num_tokens + _left(each) < SHORT_SHARE * num_before:
-            num_tokens += _left(each)
-    return min(num_tokens, limit)
+        if num_taken + _left(each) < SHORT_SHARE * num_before:
+            kept[each] = max(0, min(_left(each), limit - num_taken))
+            num_taken += _left(each)
+    return kept
 
 
 def _left(request: _Request) -> int:

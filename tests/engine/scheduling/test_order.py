@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
-from baton.engine.sequence import LATE_SECONDS, LEVEL_SECONDS, due_seconds
+from baton.engine.sequence import LATE_SECONDS, LEVEL_SECONDS, Sequence, due_seconds
 from baton.kv.pool import BlockPool
 from baton.router.placer import PlacementIds
-from engine.rig import prompt_of, request_of
+from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.simulation import SimulatedRequest, Simulation
 from engine.stepper import Stepper
 
@@ -220,3 +222,36 @@ def test_nothing_is_kept_for_a_newcomer_that_gets_no_place() -> None:
     assert step.num_tokens == 16
     for sequence in (*sequences, newcomer):
         stepper.scheduler.finish(sequence)
+
+
+def test_who_has_begun_goes_on_whoever_comes_later() -> None:
+    """Else a prompt that has sent its first KV is silent until its turn comes, and is taken for one that hangs."""
+    stepper = Stepper(num_blocks=900, max_batch_size=64, max_step_tokens=16)
+    computed = dict[Sequence, list[int]]()
+    for turn in range(150):
+        if turn < 40:
+            stepper.add(request_of(prompt_of(40, turn), f"r{turn}", replace(GREEDY, max_tokens=1)))
+        if step := stepper.step():
+            for sequence in step.sequences:
+                computed.setdefault(sequence, []).append(turn)
+
+    assert len(computed) == 40
+    assert all(turns == list(range(turns[0], turns[-1] + 1)) for turns in computed.values())
+
+
+def test_what_is_kept_for_a_short_newcomer_is_not_a_long_ones_that_comes_with_it() -> None:
+    """The long one has its turn after those that are there."""
+    stepper = Stepper(num_blocks=64, max_batch_size=4, max_step_tokens=20)
+    first = stepper.add(request_of(prompt_of(60, 1), "first"))
+    stepper.step()
+    long = stepper.add(request_of(prompt_of(60, 2), "long"))
+    short = stepper.add(request_of(prompt_of(2, 3), "short"))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert [(each, len(span.token_ids)) for each, span in zip(step.sequences, step.spans, strict=True)] == [
+        (first, 18),
+        (short, 2),
+    ]
+    assert long.is_admitted

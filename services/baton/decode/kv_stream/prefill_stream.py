@@ -38,6 +38,10 @@ TransportChoice = Literal["auto", "grpc", "fast", "shared"]
 the first of shared memory, fast path and gRPC library that works."""
 
 
+DOUBT_TIMES = 2
+"""How many times longer than expected a prompt may take before its node is doubted, however long its queue is."""
+
+
 class PrefillReader(reader.KvStreamReader):
     """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once."""
 
@@ -58,13 +62,21 @@ class PrefillReader(reader.KvStreamReader):
         self._has_streams_token = False
 
     async def run(
-        self, source: PrefillSource, request: prefill_service_pb2.PrefillRequest, transfer_answer: bytes
+        self,
+        source: PrefillSource,
+        request: prefill_service_pb2.PrefillRequest,
+        transfer_answer: bytes,
+        expected_seconds: float,
     ) -> None:
-        """Take the prefill node's stream up to the summary; raise BatonError if it fails, or breaks the rules."""
+        """Take the prefill node's stream up to the summary; raise BatonError if it fails, or breaks the rules.
+
+        `expected_seconds`: until the first token, as the router expected it; 0: it did not say.
+        """
         self._request, self._has_streams_token = request, False
         self.reception.clock.called = time.perf_counter()
         layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
-        limit = self._timeouts.first_frame_seconds
+        patience_seconds = DOUBT_TIMES * expected_seconds
+        limit = max(self._timeouts.first_frame_seconds, patience_seconds)
         if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
             limit = min(limit, self._timeouts.frame_seconds)
         async with AsyncExitStack() as stack:
@@ -75,7 +87,7 @@ class PrefillReader(reader.KvStreamReader):
                 raise reader.SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
             terms = reader.StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
-            await self._read(reader.timed(messages, self._timeouts), terms)
+            await self._read(reader.timed(messages, self._timeouts, patience_seconds), terms)
 
     def commit(self) -> None:
         """Tell the engine that the KV is complete: it may decode."""

@@ -253,9 +253,11 @@ class KvStreamReader(ABC):
         self._take_summary(summary)
 
 
-async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncIterator[_Message]:
-    """Yield messages; a silence longer than allowed breaks the stream."""
-    limit = timeouts.first_frame_seconds
+async def timed(
+    messages: AsyncIterable[_Message], timeouts: Timeouts, patience_seconds: float = 0.0
+) -> AsyncIterator[_Message]:
+    """Yield messages; a silence longer than allowed, or than the patience if that is more, breaks the stream."""
+    limit = max(timeouts.first_frame_seconds, patience_seconds)
     iterator = aiter(messages)
     while True:
         try:
@@ -266,7 +268,7 @@ async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncI
         except TimeoutError:
             raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
         if isinstance(message, ReceivedFrame) or message.WhichOneof("element") != "layout":
-            limit = timeouts.frame_seconds
+            limit = max(timeouts.frame_seconds, patience_seconds)
         yield message
         del message  # its sender may need the memory for the next one
 

@@ -142,7 +142,8 @@ class RemotePrefill:
             guard = nullcontext() if self._deadline is None else DeadlineGuard(self._deadline, self._local_seconds)
             async with guard:
                 request = self._request_for(option, number)
-                await self._reader.run(source, request, option.transfer.answer_code)
+                expected_seconds = option.estimate.time_to_first_token_seconds if option.estimate else 0.0
+                await self._reader.run(source, request, option.transfer.answer_code, expected_seconds)
 
     def _request_for(self, option: PrefillOption, number: int) -> prefill_service_pb2.PrefillRequest:
         """Return the request of a stream, the first one's less what has come; raise ForbiddenError if not granted."""

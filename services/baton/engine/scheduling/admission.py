@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import islice
 
-from baton.capacity.cost import SHORT_SHARE
+from baton.capacity.cost import SHORT_SHARE, overtaking
 from baton.engine.kv_cache.offload import Offload, SwapIn
 from baton.engine.kv_cache.state_slots import StateSlots
 from baton.engine.request import Purpose
@@ -71,15 +71,16 @@ class BatchAdmission:
         """Return who waits, in order of turns; without tenants that is the order of queue keys."""
         return first_candidates(self._turns.waiting() if self._queues.has_tenants else self._queues.waiting[:])
 
-    def newcomer_tokens(self, limit: int, before: Seq[Sequence]) -> int:
-        """Return how many positions sequences that are likely to get their blocks now could use, up to a limit.
+    def newcomer_tokens(self, step: Step, limit: int, before: Seq[Sequence]) -> int:
+        """Keep positions of a pass for sequences that are likely to get their blocks now; return how many, to a limit.
 
-        Those are through sooner by it than after the prompts `before` them, 1 or more in order of queue keys; or it is
-        their turn, by priority or among tenants. What the prefix cache has of them, and what another node computes, is
-        no part of it.
+        Those are through sooner by it than after the prompts `before` them, 1 or more in order of queue keys, of which
+        who is so, too, has it first; or it is their turn, by priority or among tenants. What the prefix cache has of
+        them, and what another node computes, is no part of it.
         """
-        num_before, tenants = sum(each.num_pending for each in before), {each.request.tenant for each in before}
-        num_slots, num_tokens = self.num_free_slots, 0
+        pending = [each.num_pending for each in before]
+        num_before, num_taken = sum(pending), sum(pending[index] for index in overtaking(pending))
+        tenants, num_slots, num_tokens, step.kept = {each.request.tenant for each in before}, self.num_free_slots, 0, {}
         for sequence in self._candidates():
             if num_slots <= 0 or num_tokens >= limit:
                 break
@@ -92,10 +93,13 @@ class BatchAdmission:
                 num_lacking = self.num_lacking(sequence)
                 num_before += num_lacking
                 is_in_turn = sequence.queue_key < before[-1].queue_key or sequence.request.tenant not in tenants
-                if is_in_turn or num_tokens + num_lacking < SHORT_SHARE * num_before:
-                    num_tokens += min(sequence.num_chunk_tokens, num_lacking)
+                if is_in_turn or num_taken + num_lacking < SHORT_SHARE * num_before:
+                    room = max(0, limit - (num_tokens if is_in_turn else num_taken))
+                    step.kept[sequence] = min(sequence.num_chunk_tokens, num_lacking, room)
+                    num_tokens += step.kept[sequence]
+                    num_taken += num_lacking
             num_slots -= 1
-        return min(num_tokens, limit)
+        return num_tokens
 
     def find(self, sequence: Sequence) -> list[BlockId]:
         """Return the blocks that a waiting sequence would find in the prefix cache; it keeps their number."""
@@ -245,12 +249,13 @@ class BatchAdmission:
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
-        room = budget.room(step)
-        if not room:
+        step.kept.pop(sequence, None)
+        room = budget.room(step) - sum(step.kept.values())
+        if room <= 0:
             return 0 if sequence.is_prefilling else min(1, budget.max_tokens - step.num_tokens)
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting:
-            room -= self.newcomer_tokens(short_tokens(room), (sequence,))
+            room -= self.newcomer_tokens(step, short_tokens(room), (sequence,))
         return min(num_tokens, room)
 
     def num_wanted_blocks(self, sequence: Sequence) -> int:

@@ -311,7 +311,7 @@ class Scheduler:
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
         room = budget.room(step)
-        room -= self.admission.newcomer_tokens(short_tokens(room), prompts)
+        room -= self.admission.newcomer_tokens(step, short_tokens(room), prompts)
         prompts = self._turns.sorted(prompts) if self._queues.has_tenants else prompts
         if len(prompts) == 1:
             granted = [min(prompts[0].num_chunk_tokens, room)]

@@ -90,6 +90,8 @@ class Step:
     """Blocks to copy to and from host memory before the pass."""
     cache: CacheChanges = field(default_factory=CacheChanges)
     """What the pass gives to the prefix cache."""
+    kept: dict[Sequence, int] = field(default_factory=dict)
+    """Positions that are left to sequences that get their blocks now."""
     num_tokens: int = 0
     num_pairs: int = 0
     """Pairs of a position computed and one that it attends to."""
