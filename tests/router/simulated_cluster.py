@@ -290,7 +290,7 @@ class SimulatedCluster:
             num_ended = sum(num == _left(other) for other, num in granted.items())
             kept.pop(each, None)
             part = budget.room_behind(len(decoding) + sum(granted.values()), num_ended) - sum(kept.values())
-            if _left(each) > part > 0:
+            if _left(each) > part > 0 and not kept:
                 kept = _kept(newcomers[index + 1 :], [each], short_tokens(part))
                 part -= sum(kept.values())
             granted[each] = max(0, min(_left(each), part))

@@ -26,10 +26,10 @@ class DecodeSettings(NodeSettings):
     port: int = 8030
     """Port to listen on; 0: any free one."""
     frame_timeout_seconds: float = Field(default=10.0, gt=0)
-    """Longest silence of a KV stream once its prefill has begun; then the prompt is computed here. Where the router
-    expected the first token later than in half of it: twice that."""
+    """Longest silence of a KV stream once its prefill has begun; then the prompt is computed here, but not
+    before twice the time in which the router expected the first token."""
     prefill_queue_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Longest wait for the first frame of a KV stream; then the prompt is computed here. The same holds."""
+    """Longest wait for the first frame of a KV stream; then the prompt is computed here, as above."""
     kv_transport: Literal["auto", "grpc", "fast", "shared"] = "auto"
     """What carries KV: shared is memory that two nodes of one host share, fast gRPC on plain sockets, grpc the gRPC
     library; auto is the first of them that works."""

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.scheduling.admission import SchedulerLimits, short_tokens
 from baton.engine.scheduling.shares import PromptDemand, reachable_target, share_tokens
+from baton.engine.scheduling.step import Step
 from baton.engine.sequence import LATE_SECONDS, LEVEL_SECONDS, Sequence, due_seconds
 from baton.kv.pool import BlockPool
 from baton.router.placer import PlacementIds
@@ -240,18 +242,33 @@ def test_who_has_begun_goes_on_whoever_comes_later() -> None:
 
 
 def test_what_is_kept_for_a_short_newcomer_is_not_a_long_ones_that_comes_with_it() -> None:
-    """The long one has its turn after those that are there."""
-    stepper = Stepper(num_blocks=64, max_batch_size=4, max_step_tokens=20)
+    """The long ones have their turn after those that are there, and what others leave of a pass."""
+    stepper = Stepper(num_blocks=128, max_batch_size=8, max_step_tokens=20)
     first = stepper.add(request_of(prompt_of(60, 1), "first"))
     stepper.step()
-    long = stepper.add(request_of(prompt_of(60, 2), "long"))
-    short = stepper.add(request_of(prompt_of(2, 3), "short"))
+    long = [stepper.add(request_of(prompt_of(60, seed), f"long {seed}")) for seed in (2, 3)]
+    short = stepper.add(request_of(prompt_of(2, 4), "short"))
 
-    step = stepper.step()
+    assert _dealt(stepper.step()) == [(first, 18), (short, 2)]
+    assert all(each.is_admitted for each in long)
+    assert _dealt(stepper.step())[1:] == [(first, 19)]
+    stepper.add(request_of(prompt_of(60, 5), "long 5"))
+    second = stepper.add(request_of(prompt_of(2, 6), "second"))
+    assert _dealt(stepper.step())[1:] == [(first, 3), (long[0], 14), (second, 2)]
 
+
+def test_what_is_kept_for_a_newcomer_that_cannot_begin_is_the_next_ones() -> None:
+    """One that hands its KV out waits for room; who generates here does not."""
+    stepper = Stepper(num_blocks=128, max_batch_size=8, max_step_tokens=40)
+    first = stepper.add(request_of(prompt_of(240, 1), "first"))
+    stepper.step()
+    export = KvExportSpec(lambda *_: None, may_begin=lambda: False)
+    stepper.add(request_of(prompt_of(8, 2), "export", purpose=Purpose.PREFILL, export=export))
+    short = stepper.add(request_of(prompt_of(4, 3), "short"))
+
+    assert _dealt(stepper.step()) == [(first, 36), (short, 4)]
+
+
+def _dealt(step: Step | None) -> list[tuple[Sequence, int]]:
     assert step is not None
-    assert [(each, len(span.token_ids)) for each, span in zip(step.sequences, step.spans, strict=True)] == [
-        (first, 18),
-        (short, 2),
-    ]
-    assert long.is_admitted
+    return [(each, len(span.token_ids)) for each, span in zip(step.sequences, step.spans, strict=True)]

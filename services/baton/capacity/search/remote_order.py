@@ -131,9 +131,9 @@ def _pairing(
     """Return what gives a prefill node's pair with a decode node: as `known`, or its floor; None: it cannot send to it.
 
     Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one: of as
-    many as layers and passes make, unless more chunks are worth it (`kv_transfer.LEAST_CHUNK_GAIN`): they halve it at
-    best. Where room or the decode node's own prompts are what a pair waits for, its floor is its total to the last bit,
-    so that ties end a search, too.
+    many as layers and passes make. Shorter chunks save half of what is beyond the longer one at best, and are chosen
+    where that is `LEAST_CHUNK_GAIN` of the start, so as much remains. Where room or the decode node's own prompts are
+    what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
 
     A stream that begins b later meets at most b * rate bytes less of what comes (`kv_transfer.slowdown`), so it is
     never in memory sooner than if it had begun at once; and it meets all that, unless its computation takes more than
@@ -147,7 +147,7 @@ def _pairing(
     with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
     own_prompts = node.queue.total_seconds
     after_prompts = decode.total_seconds(own_prompts, decode.slowdown_seconds)
-    num_sent, num_layers = num_tokens - decode.match.num_tokens, node.shape.num_layers
+    num_sent = num_tokens - decode.match.num_tokens
     landing_rate = node.load.landing_bytes_per_second
     landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
     waited = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
@@ -174,7 +174,7 @@ def _pairing(
         own = ready - stall - queue
         num_passes = -(-num_tokens // (prefiller.max_step_tokens or num_tokens))
         longer, shorter = (own, sent) if own > sent else (sent, own)
-        exposed = shorter / (num_passes * num_layers)
+        exposed = shorter / (num_passes * prefiller.shape.num_layers)
         if exposed > (gain := LEAST_CHUNK_GAIN * longer - FRAME_OVERHEAD_SECONDS):
             most_frames = 1 + max(sent / FRAME_OVERHEAD_SECONDS, num_tokens / MIN_CHUNK_TOKENS, num_passes)
             exposed = max(gain, shorter / most_frames)

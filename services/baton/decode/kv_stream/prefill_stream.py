@@ -39,7 +39,7 @@ the first of shared memory, fast path and gRPC library that works."""
 
 
 DOUBT_TIMES = 2
-"""How many times longer than expected a prompt may take before its node is doubted, however long its queue is."""
+"""How many times as long as the router expected a prompt is waited for: its node may have others to compute first."""
 
 
 class PrefillReader(reader.KvStreamReader):
@@ -75,8 +75,8 @@ class PrefillReader(reader.KvStreamReader):
         self._request, self._has_streams_token = request, False
         self.reception.clock.called = time.perf_counter()
         layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
-        patience_seconds = DOUBT_TIMES * expected_seconds
-        limit = max(self._timeouts.first_frame_seconds, patience_seconds)
+        patient_until = asyncio.get_running_loop().time() + DOUBT_TIMES * expected_seconds
+        limit = self._timeouts.first_frame_seconds
         if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
             limit = min(limit, self._timeouts.frame_seconds)
         async with AsyncExitStack() as stack:
@@ -87,7 +87,7 @@ class PrefillReader(reader.KvStreamReader):
                 raise reader.SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
             terms = reader.StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
-            await self._read(reader.timed(messages, self._timeouts, patience_seconds), terms)
+            await self._read(reader.timed(messages, self._timeouts, patient_until), terms)
 
     def commit(self) -> None:
         """Tell the engine that the KV is complete: it may decode."""

@@ -254,11 +254,14 @@ class KvStreamReader(ABC):
 
 
 async def timed(
-    messages: AsyncIterable[_Message], timeouts: Timeouts, patience_seconds: float = 0.0
+    messages: AsyncIterable[_Message], timeouts: Timeouts, patient_until: float = 0.0
 ) -> AsyncIterator[_Message]:
-    """Yield messages; a silence longer than allowed, or than the patience if that is more, breaks the stream."""
-    limit = max(timeouts.first_frame_seconds, patience_seconds)
-    iterator = aiter(messages)
+    """Yield messages; a silence longer than allowed breaks the stream.
+
+    But not before the event loop's time `patient_until`, as long as the prompt may wait for its turn.
+    """
+    iterator, now = aiter(messages), asyncio.get_running_loop().time
+    limit = max(timeouts.first_frame_seconds, patient_until - now())
     while True:
         try:
             async with asyncio.timeout(limit):  # wait_for would swallow a cancellation that meets a message
@@ -267,8 +270,11 @@ async def timed(
             return
         except TimeoutError:
             raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
-        if isinstance(message, ReceivedFrame) or message.WhichOneof("element") != "layout":
-            limit = max(timeouts.frame_seconds, patience_seconds)
+        element = "frame" if isinstance(message, ReceivedFrame) else message.WhichOneof("element")
+        if element == "first_token":
+            patient_until = 0.0
+        if element != "layout":
+            limit = max(timeouts.frame_seconds, patient_until - now())
         yield message
         del message  # its sender may need the memory for the next one
 

@@ -74,17 +74,18 @@ class BatchAdmission:
     def newcomer_tokens(self, step: Step, limit: int, before: Seq[Sequence]) -> int:
         """Keep positions of a pass for sequences that are likely to get their blocks now; return how many, to a limit.
 
-        Those are through sooner by it than after the prompts `before` them, 1 or more in order of queue keys, of which
-        who is so, too, has it first; or it is their turn, by priority or among tenants. What the prefix cache has of
-        them, and what another node computes, is no part of it.
+        They are through sooner by it than after the prompts `before` them, 1 or more in order of queue keys; of these
+        who is through sooner by it has it first. Or it is their turn, by priority or among tenants. What the prefix
+        cache has of them, and what another node computes, is no part of it.
         """
-        pending = [each.num_pending for each in before]
-        num_before, num_taken = sum(pending), sum(pending[index] for index in overtaking(pending))
-        tenants, num_slots, num_tokens, step.kept = {each.request.tenant for each in before}, self.num_free_slots, 0, {}
+        sooner = [before[index] for index in overtaking([each.num_pending for each in before])]
+        num_shared, num_taken = sum(each.num_chunk_tokens for each in sooner), sum(each.num_pending for each in sooner)
+        num_before, tenants = sum(each.num_pending for each in before), {each.request.tenant for each in before}
+        num_slots, num_tokens = self.num_free_slots, 0
         for sequence in self._candidates():
             if num_slots <= 0 or num_tokens >= limit:
                 break
-            if sequence.is_held_up:
+            if sequence.is_held_up or sequence.suspect_end:
                 continue
             found = self.find(sequence)
             if not self._has_blocks(sequence, found):
@@ -94,7 +95,7 @@ class BatchAdmission:
                 num_before += num_lacking
                 is_in_turn = sequence.queue_key < before[-1].queue_key or sequence.request.tenant not in tenants
                 if is_in_turn or num_taken + num_lacking < SHORT_SHARE * num_before:
-                    room = max(0, limit - (num_tokens if is_in_turn else num_taken))
+                    room = max(0, limit - num_tokens - (0 if is_in_turn else num_shared))
                     step.kept[sequence] = min(sequence.num_chunk_tokens, num_lacking, room)
                     num_tokens += step.kept[sequence]
                     num_taken += num_lacking
@@ -126,6 +127,7 @@ class BatchAdmission:
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
         for sequence in suspects or self._candidates():
+            step.kept.pop(sequence, None)  # whether it gets its blocks or not
             if sequence.suspect_end and sequence not in suspects:
                 continue
             if self.num_free_slots <= 0 or (blocked and not self._pool.num_available):
@@ -249,12 +251,11 @@ class BatchAdmission:
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
-        step.kept.pop(sequence, None)
         room = budget.room(step) - sum(step.kept.values())
         if room <= 0:
             return 0 if sequence.is_prefilling else min(1, budget.max_tokens - step.num_tokens)
         num_tokens = sequence.num_chunk_tokens
-        if num_tokens > room and self._queues.waiting:
+        if num_tokens > room and self._queues.waiting and not step.kept:
             room -= self.newcomer_tokens(step, short_tokens(room), (sequence,))
         return min(num_tokens, room)
 

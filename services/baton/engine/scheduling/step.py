@@ -91,7 +91,7 @@ class Step:
     cache: CacheChanges = field(default_factory=CacheChanges)
     """What the pass gives to the prefix cache."""
     kept: dict[Sequence, int] = field(default_factory=dict)
-    """Positions that are left to sequences that get their blocks now."""
+    """Positions, of the tenth of short prompts, for sequences that admission has not looked at yet."""
     num_tokens: int = 0
     num_pairs: int = 0
     """Pairs of a position computed and one that it attends to."""
