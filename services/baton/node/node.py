@@ -24,7 +24,7 @@ from baton.errors import UnavailableError
 from baton.internal.v1 import node_pb2
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockEvents
-from baton.node.cluster.description import describe_node, device_id, find_location
+from baton.node.cluster.description import describe_engine, device_id, find_location
 from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
 from baton.node.cluster.registration import Peers, RouterRegistrations, load_message
 from baton.node.gauges import observe_load, observe_machine
@@ -40,6 +40,7 @@ from baton.security.access import TransferGate
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.text.tokenizer import TEXT_FILES, load_tokenizer, tokenizer_digest
+from baton.wire.kv import abilities_to_proto
 from baton.wire.node_roles import role_to_proto
 
 log = logging.getLogger(__name__)
@@ -187,22 +188,23 @@ class WorkerNode:
         self.node_id = self.settings.name_of(self._role, port)
         cores = usable_cores()
         num_threads = choose_computing(self.settings, cores).num_threads
-        return describe_node(
-            self.runner,
-            self.profile,
+        description = describe_engine(self.runner, self.profile)
+        own = node_pb2.NodeDescription(
             node_id=self.node_id,
             epoch=time.time_ns(),
             role=role_to_proto(self._role),
             address=self.settings.advertised(port),
             fast_address=fast_address,
             max_batch_size=self.settings.max_batch_size,
-            max_step_tokens=self.settings.max_step_tokens,
-            wire_abilities=self._wire_abilities,
+            max_step_token_count=self.settings.max_step_tokens,
+            wire_abilities=abilities_to_proto(self._wire_abilities),
             is_cache_private=self.is_kv_quantized or self.runner.num_state_slots > 0,
             place=self._place,
             device_id=device_id(self.runner.info, num_threads=num_threads, num_cores=cores.num_cores),
             text_digest=self._text_digest,
         )
+        description.MergeFrom(own)
+        return description
 
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(

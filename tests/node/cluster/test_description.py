@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.capacity.hardware import PRESETS
-from baton.internal.v1 import node_pb2
-from baton.node.cluster.description import describe_node
+from baton.node.cluster.description import describe_engine
 from engine.rig import INFO, mock_runner
 
 
@@ -17,17 +16,7 @@ def test_the_longest_sequence_is_what_context_and_blocks_have_room_for(
     """A gateway fills the context of a request without a limit: more than the blocks hold would be refused."""
     runner = mock_runner(num_blocks=num_blocks, block_tokens=4)
     runner.num_blocks_cause = "a test says so"
-    node = describe_node(
-        runner,
-        PRESETS["h200"].profile(),
-        node_id="node",
-        epoch=1,
-        role=node_pb2.NODE_ROLE_DECODE,
-        address="127.0.0.1:1",
-        fast_address="",
-        max_batch_size=1,
-        max_step_tokens=512,
-    )
+    node = describe_engine(runner, PRESETS["h200"].profile())
 
     assert (node.block_count, node.block_count_cause) == (num_blocks, "a test says so")
     assert node.model_shape.max_context_token_count == max_context_tokens
