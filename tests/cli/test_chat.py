@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from baton.cli.app import make_app
-from baton.cli.chat import Answer, hidden_share, placement_lines, show
+from baton.cli.chat import Answer, placement_lines, show
 from baton.cli.cluster.gateway_client import StreamPiece
 from cli.gateway import running_gateway
 
@@ -49,7 +49,7 @@ def test_a_streamed_prefill_shows_nodes_bytes_and_the_hidden_share() -> None:
             "decode_node": "decode-mlx",
             "kv_bytes": 1_070_000,
             "transfer_seconds": 0.2,
-            "exposed_seconds": 0.05,
+            "exposed_share": 0.25,
             "decode_cached_tokens": 0,
             "prefill_cached_tokens": 32,
             "fallback_reason": "",
@@ -92,12 +92,6 @@ def test_a_fallback_is_not_hidden() -> None:
     (line,) = placement_lines({"prefill_node": "d", "decode_node": "d", "fallback_reason": "UNAVAILABLE"})
 
     assert "after a fallback: UNAVAILABLE" in line
-
-
-@pytest.mark.parametrize(("transfer", "exposed", "share"), [(0, 0, 1), (1, 0, 1), (1, 1, 0), (1, 2, 0), (4, 1, 0.75)])
-def test_the_hidden_share_is_between_0_and_1(transfer: float, exposed: float, share: float) -> None:
-    """1 - exposed / transfer, clipped."""
-    assert hidden_share(transfer, exposed) == share
 
 
 def test_one_message_is_answered_with_its_cost_below() -> None:

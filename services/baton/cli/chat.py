@@ -79,21 +79,14 @@ def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
         return [f"prefill and decode on {decode}{cached}", pull]
     if prefill == decode:
         return [f"prefill and decode on {decode}{cached}"]
-    transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")
+    transfer = number(placement, "transfer_seconds")
     num_resumes = int(number(placement, "kv_resumes"))
     resumed = f", after {num_resumes} of its streams had broken" if num_resumes else ""
-    cost = f"in {format_seconds(transfer)}, {hidden_share(transfer, exposed):.0%} hidden behind computation"
+    cost = f"in {format_seconds(transfer)}, {1 - number(placement, 'exposed_share'):.0%} hidden behind computation"
     return [
         f"prefill on {prefill} → decode on {decode}{cached}{resumed}",
         f"KV {format_bytes(number(placement, 'kv_bytes'))} {cost if transfer else 'faster than can be measured'}",
     ]
-
-
-def hidden_share(transfer_seconds: float, exposed_seconds: float) -> float:
-    """Return the part of a transfer that computation hid, 0 to 1: 1 - exposed / transfer; 1 where nothing was sent."""
-    if transfer_seconds <= 0:
-        return 1.0
-    return min(1.0, max(0.0, 1.0 - exposed_seconds / transfer_seconds))
 
 
 def number(values: Mapping[str, object], key: str) -> float:
