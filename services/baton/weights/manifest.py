@@ -18,7 +18,6 @@ WEIGHTS = "*.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MOST_FILES = 10_000
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
-_READ_BYTES = 1 << 20
 
 
 class FileDigest(NamedTuple):
@@ -107,11 +106,8 @@ def digest_of_file(path: Path, known: Mapping[str, str] | None = None) -> str:
         return target.name
     if found := (known or {}).get(stamp_of(path)):
         return found
-    digest = hashlib.sha256()
     with target.open("rb") as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stamp_of(path: Path) -> str:

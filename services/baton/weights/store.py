@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,7 +31,6 @@ NOT_HERE = "WEIGHTS_NOT_HERE"
 STALLED = "WEIGHTS_STALLED"
 SPARE_BYTES = 1 << 30
 """Left free on a disk."""
-_READ_BYTES = 1 << 20
 
 
 def default_store() -> WeightStore:
@@ -63,13 +63,11 @@ class FileRange(NamedTuple):
 class ArrivingFile:
     """A file that comes, in order. One process at a time has it; what is there when it begins was hashed again."""
 
-    def __init__(self, wanted: FileDigest, file: BinaryIO, path: Path) -> None:
+    def __init__(self, wanted: FileDigest, file: FileIO, path: Path) -> None:
         self.wanted = wanted
         self._file = file
         self._path = path
-        self._digest = hashlib.sha256()
-        while data := file.read(_READ_BYTES):
-            self._digest.update(data)
+        self._digest = hashlib.file_digest(file, "sha256")
         self.num_bytes = file.tell()
         """That are there."""
         self.on_written: Callable[[int], None] = lambda _num_bytes: None
