@@ -22,7 +22,7 @@ from baton.rpc.status import error_from_rpc
 from baton.weight_transfer.service import in_thread
 from baton.weights.hub import FetchProgress, model_folder
 from baton.weights.manifest import FileDigest, Manifest, make_manifest
-from baton.weights.model_name import HubName, is_folder, is_hub_name
+from baton.weights.model_name import HUB_NAME, HubName, is_folder
 from baton.weights.store import ArrivingFile, WeightStore, default_store
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def bring_model(
             name, store = model.removeprefix("hf://"), default_store()
             return await fetch_from(sources, name, store, on_progress, patience_seconds=patience_seconds)
         except BatonError as error:
-            if isinstance(error, ConfigurationError) or not is_hub_name(model):
+            if isinstance(error, ConfigurationError) or not HUB_NAME.fullmatch(model):
                 raise ConfigurationError(error.message) from error
             log.warning("weights_asked_of_hub model=%s cause=%r", model, error.message)
     is_cancelled = threading.Event()

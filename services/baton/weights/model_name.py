@@ -13,7 +13,7 @@ from typing import NamedTuple
 from baton.errors import ConfigurationError
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-_HUB_NAME = re.compile(rf"(?:hf://)?({_PART}/{_PART})(?:@([A-Za-z0-9._/-]{{1,255}}))?")
+HUB_NAME = re.compile(rf"(?:hf://)?({_PART}/{_PART})(?:@([A-Za-z0-9._/-]{{1,255}}))?")
 SERVED_NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
 """A name that can stand in a path."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -38,7 +38,7 @@ def parse_model(text: str) -> HubName | Path:
     if path.is_file():
         problem = "it is a file; give the folder with config.json, tokenizer and *.safetensors files (GGUF is not read)"
         raise ConfigurationError(f"model {text}: {problem}")
-    if found := _HUB_NAME.fullmatch(text):
+    if found := HUB_NAME.fullmatch(text):
         return HubName(found[1], found[2] or "main")
     raise ConfigurationError(f"model {text}: there is no such folder, and it is no `org/name[@revision]` of a hub")
 
@@ -46,11 +46,6 @@ def parse_model(text: str) -> HubName | Path:
 def is_folder(text: str) -> bool:
     """Return whether a text names a folder of this machine."""
     return Path(text).expanduser().is_dir()
-
-
-def is_hub_name(text: str) -> bool:
-    """Return whether a text can name a model of a hub."""
-    return _HUB_NAME.fullmatch(text) is not None
 
 
 def served_name_of(folder: Path) -> str:
