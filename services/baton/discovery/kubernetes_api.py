@@ -28,11 +28,7 @@ class KubernetesEndpointApi:
 
     async def list_slices(self) -> endpoints.Listing:
         """Return all slices of the Service; raise WatchError if the server cannot be asked."""
-        try:
-            document = json.loads(await asyncio.to_thread(self._list))
-        except ValueError as error:
-            raise endpoints.WatchError(f"the API server sent no JSON: {error}") from error
-        return endpoints.listing_of(document, self._target.port)
+        return endpoints.listing_of(_parsed(await asyncio.to_thread(self._list)), self._target.port)
 
     async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[endpoints.Event, None]:
         """Yield what changes after a version, for some time. Closing it ends the request at once.
@@ -129,9 +125,9 @@ def _status_error(status: int, message: str) -> endpoints.WatchError:
     return (endpoints.ExpiredError if status == endpoints.GONE else endpoints.WatchError)(message)
 
 
-def _parsed(line: bytes) -> dict[str, object]:
+def _parsed(data: bytes) -> dict[str, object]:
     try:
-        document: dict[str, object] = json.loads(line)
+        document: dict[str, object] = json.loads(data)
     except ValueError as error:
         raise endpoints.WatchError(f"the API server sent no JSON: {error}") from error
     return document
