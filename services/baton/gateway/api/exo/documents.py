@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from baton.capacity.snapshot import NodePair
 from baton.errors import OutOfMemoryError, UnavailableError
@@ -156,15 +156,6 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 128
 _MAX_TOKENS = 2**31 - 1
 
 
-class ReferenceRequest(NamedTuple):
-    """What is priced."""
-
-    prompt_tokens: int
-    """Prompt, all of it computed: no cache is counted on."""
-    max_tokens: int
-    """Output tokens at most."""
-
-
 async def fetch_previews(
     router: RouterClient,
     model: str,
@@ -180,16 +171,12 @@ async def fetch_previews(
     """
     own = [node for node in nodes.values() if decodes(node) and node.model_id == model]
     context_tokens = max((node.model_shape.max_context_token_count for node in own), default=0)
-    reference = ReferenceRequest(
-        prompt_tokens=prompt_tokens or min(PROMPT_TOKENS, max(1, context_tokens * 3 // 4)),
-        max_tokens=max_tokens or min(OUTPUT_TOKENS, max(1, context_tokens // 4)),
-    )
     request = PlaceRequest(
         request_id=f"preview-{uuid.uuid4()}",
         model_id=model,
-        prompt_token_count=reference.prompt_tokens,
-        max_token_count=reference.max_tokens,
-        bypass_prefix_cache=True,
+        prompt_token_count=prompt_tokens or min(PROMPT_TOKENS, max(1, context_tokens * 3 // 4)),
+        max_token_count=max_tokens or min(OUTPUT_TOKENS, max(1, context_tokens // 4)),
+        bypass_prefix_cache=True,  # all of the prompt is computed: no cache is counted on
         is_dry_run=True,
     )
     candidates: Sequence[Candidate] = ()
@@ -198,23 +185,21 @@ async def fetch_previews(
     except (OutOfMemoryError, UnavailableError) as error:
         if error.reason not in ("NO_NODE", "OUT_OF_MEMORY"):
             raise
-    return {"previews": [_preview(model, candidate, reference, nodes) for candidate in candidates]}
+    return {"previews": [_preview(request, candidate, nodes) for candidate in candidates]}
 
 
-def _preview(
-    model: str, candidate: Candidate, reference: ReferenceRequest, nodes: Mapping[str, NodeDescription]
-) -> dict[str, Any]:
+def _preview(request: PlaceRequest, candidate: Candidate, nodes: Mapping[str, NodeDescription]) -> dict[str, Any]:
     pair = NodePair(candidate.decode_node_id, candidate.prefill_node_id)
-    instance = Instance(str(uuid.uuid4()), model, pair)
+    instance = Instance(str(uuid.uuid4()), request.model_id, pair)
     return {
-        "model_id": model,
+        "model_id": request.model_id,
         "sharding": "Pipeline",
         "instance_meta": "BatonRing",
         "instance": None if candidate.infeasible_reason else instance_document(instance, nodes),
         "nodes": instance.node_ids,
         "memory_delta_by_node": {},
         "error": candidate.infeasible_reason or None,
-        "reference_request": reference._asdict(),
+        "reference_request": {"prompt_tokens": request.prompt_token_count, "max_tokens": request.max_token_count},
         "kv_bytes": candidate.kv_byte_count,
         # Every term, in seconds but for the count of tokens; zeros are terms too.
         "estimate": {field.name: getattr(candidate.estimate, field.name) for field in CostEstimate.DESCRIPTOR.fields},
