@@ -17,7 +17,7 @@ from baton.config.container_limits import usable_cores
 from baton.discovery.watch import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.request_registry import Deliverable, deliver
+from baton.engine.request_registry import deliver
 from baton.engine.runners.base import Runner
 from baton.engine.scheduling.admission import SchedulerLimits
 from baton.errors import UnavailableError
@@ -93,7 +93,7 @@ class WorkerNode:
         self.engine = Engine(
             runner,
             _limits(settings, self.budgets, runner.info.shape.weight_bytes / profile.decode_bytes_per_second),
-            post=self._post,
+            post=lambda deliveries: self._call_soon(deliver, deliveries),
             on_block_events=LoopFeeder(self._loop, self._publish).put,
             on_fatal=lambda error: self._call_soon(self._die, error),
             on_queue_change=lambda placement_ids: self._call_soon(self._tell_queue, placement_ids),
@@ -214,9 +214,6 @@ class WorkerNode:
             accepted_placement_ids=accepted_placement_ids,
             system=self.monitor.latest,
         )
-
-    def _post(self, deliveries: list[Deliverable]) -> None:
-        self._call_soon(deliver, deliveries)
 
     def _tell_queue(self, accepted_placement_ids: Sequence[str]) -> None:
         if self._registrations is not None:
