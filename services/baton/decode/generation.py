@@ -23,7 +23,7 @@ from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.internal.v1 import decode_service_pb2 as messages
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_placement_id, check_priority, check_tenant, sampling_from_proto
+from baton.node.requests import check_request, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import PlacementSummary
@@ -88,10 +88,7 @@ class DecodeGenerator:
             raise MismatchError("model_id", layout.model_id, request.model_id, reason="MODEL_MISMATCH")
         if digest and digest != layout.model_revision_digest:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
-        check_identity(request.request_id, request.attempt, request.cache_salt)
-        check_priority(request.priority)
-        check_tenant(request.tenant, request.tenant_weight)
-        check_placement_id(request.placement.placement_id)
+        check_request(request, request.placement.placement_id)
         params = sampling_from_proto(request.sampling)
         placement = request.placement
         if placement.HasField("prefix_pull"):

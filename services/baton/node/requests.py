@@ -5,6 +5,8 @@ from __future__ import annotations
 from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.sampling import Alternative, SampledToken
 from baton.errors import InvalidFieldError, check_range
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest
 from baton.v1 import generation_pb2
 
 MAX_REQUEST_ID_CHARACTERS = 128
@@ -24,22 +26,18 @@ def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
 
 
-def check_placement_id(placement_id: str) -> None:
-    """Check the router's name of a placement, empty: none; raise InvalidFieldError if it is too long or unprintable."""
+def check_request(request: PrefillRequest | DecodeServiceGenerateRequest, placement_id: str) -> None:
+    """Check names, whose turn a request is, and for whom; raise InvalidFieldError if one is out of bounds.
+
+    `placement_id`: the router's name of the placement; empty: none.
+    """
+    check_identity(request.request_id, request.attempt, request.cache_salt)
+    check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    if len(request.tenant) > MAX_TENANT_CHARACTERS:
+        raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
+    check_range("tenant_weight", request.tenant_weight, 0, MAX_TENANT_WEIGHT)
     if len(placement_id) > MAX_REQUEST_ID_CHARACTERS or not placement_id.isprintable():
         raise InvalidFieldError("placement_id", f"expected at most {MAX_REQUEST_ID_CHARACTERS} printable characters")
-
-
-def check_priority(priority: int) -> None:
-    """Check whose turn a request is; raise InvalidFieldError if the priority is out of range."""
-    check_range("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
-
-
-def check_tenant(tenant: str, weight: int) -> None:
-    """Check for whom a request is; raise InvalidFieldError if the name is too long, or the weight out of range."""
-    if len(tenant) > MAX_TENANT_CHARACTERS:
-        raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
-    check_range("tenant_weight", weight, 0, MAX_TENANT_WEIGHT)
 
 
 def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:

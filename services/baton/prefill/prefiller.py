@@ -20,7 +20,7 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_placement_id, check_priority, check_tenant, sampling_from_proto
+from baton.node.requests import check_request, sampling_from_proto
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.security.access import digest_of
@@ -118,10 +118,7 @@ class Prefiller:
     def _check(self, request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> None:
         expected = layout_from_proto(request.expected_layout, field="expected_layout")
         layout.check_matches(expected, is_converted=bool(request.wire_dtype))
-        check_identity(request.request_id, request.attempt, request.cache_salt)
-        check_priority(request.priority)
-        check_tenant(request.tenant, request.tenant_weight)
-        check_placement_id(request.placement_id)
+        check_request(request, request.placement_id)
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
