@@ -39,16 +39,7 @@ class Run:
 
 def write_run(run: Run, path: Path) -> None:
     """Write a run as JSON, a sample per line."""
-    head = {
-        "format": FORMAT,
-        "label": run.label,
-        "settings": run.settings,
-        "machine": run.machine,
-        "server": run.server,
-        "service_level": asdict(run.service_level),
-        "summary": asdict(run.summary),
-    }
-    write_results(path, head | {"samples": [asdict(sample) for sample in run.samples]})
+    write_results(path, {"format": FORMAT, "summary": asdict(run.summary)} | asdict(run))
 
 
 def table(summary: Summary) -> str:
