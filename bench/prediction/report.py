@@ -100,15 +100,9 @@ def sum_ratios(samples: Sequence[Sample]) -> dict[str, float]:
 
 def identical_spreads(samples: Sequence[Sample]) -> dict[str, Spread]:
     """Return, per term, the percentiles of what was measured of identical requests over its median."""
-    found = {}
-    for term in LIMITS:
-        pairs = [(sample, sample.terms[term][0]) for sample in samples if term in sample.terms]
-        if pairs:
-            middle = median(seconds for _, seconds in pairs)
-            values = spread([ratio(seconds, middle, floor_seconds(sample, term)) for sample, seconds in pairs])
-            assert values is not None
-            found[term] = values
-    return found
+    terms = {term for each in samples for term in each.terms}
+    middles = {term: median(each.terms[term][0] for each in samples if term in each.terms) for term in terms}
+    return _spreads(samples, lambda each, term: ratio(each.terms[term][0], middles[term], floor_seconds(each, term)))
 
 
 MAX_REGRET = 0.05
