@@ -6,7 +6,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import grpc
@@ -31,12 +31,6 @@ class Request:
     """After the beginning of the run."""
     token_ids: tuple[int, ...]
     num_output_tokens: int
-
-
-@dataclass(slots=True)
-class _Answer:
-    arrivals: list[TokenArrival] = field(default_factory=list)
-    summary: PlacementSummary = field(default_factory=PlacementSummary)
 
 
 class PredictionClient:
@@ -79,7 +73,7 @@ class PredictionClient:
                 began = time.perf_counter()
                 placed = await self._place(request)
             called = time.perf_counter()
-            answer = await self._generate(request, placed)
+            arrivals, summary = await self._generate(request, placed)
         except (grpc.aio.AioRpcError, ValueError) as error:
             reason = (
                 f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
@@ -88,9 +82,9 @@ class PredictionClient:
         chosen = candidate_of(placed.placement, placed.placement.prefix_pull.node_id)
         others = (candidate_of(each, each.pull_node_id) for each in asked.candidates if each.HasField("estimate"))
         candidates = (chosen, *(each for each in others if each.way != chosen.way))
-        unlike = _unlike(answer.summary, chosen)
-        measured = None if unlike else measured_of(answer.summary, answer.arrivals, asked=began, called=called)
-        num_tokens = answer.arrivals[-1].num_tokens
+        unlike = _unlike(summary, chosen)
+        measured = None if unlike else measured_of(summary, arrivals, asked=began, called=called)
+        num_tokens = arrivals[-1].num_tokens
         return Sample(called - origin, num_prompt_tokens, num_tokens, chosen, candidates, measured, unlike)
 
     async def _place(self, request: Request, *, is_dry_run: bool = False) -> PlaceResponse:
@@ -105,21 +99,21 @@ class PredictionClient:
         response: PlaceResponse = await self._router.Place(message, timeout=self._timeout_seconds)
         return response
 
-    async def _generate(self, request: Request, placed: PlaceResponse) -> _Answer:
+    async def _generate(self, request: Request, placed: PlaceResponse) -> tuple[list[TokenArrival], PlacementSummary]:
         stub = DecodeServiceStub(self._node(placed.placement.decode_address))  # type: ignore[no-untyped-call]
         message = generate_request(
             request.name, request.token_ids, request.num_output_tokens, placement=placed.placement
         )
-        answer = _Answer()
+        arrivals, summary = list[TokenArrival](), PlacementSummary()
         async for response in stub.Generate(message, timeout=self._timeout_seconds):
             if response.HasField("tokens"):
                 num_tokens = response.tokens.output_index + len(response.tokens.token_ids)
-                answer.arrivals.append(TokenArrival(time.perf_counter(), num_tokens))
+                arrivals.append(TokenArrival(time.perf_counter(), num_tokens))
             elif response.HasField("finished"):
-                answer.summary = response.finished.summary
-        if not answer.arrivals:
+                summary = response.finished.summary
+        if not arrivals:
             raise ValueError("an answer without output")
-        return answer
+        return arrivals, summary
 
     def _node(self, address: str) -> grpc.aio.Channel:
         if address not in self._nodes:
