@@ -32,10 +32,6 @@ class Affine:
     """Elements that share a scale and a bias."""
     bits: int
 
-    def num_inputs(self, num_words: int) -> int:
-        """Return the elements of a row of words of 32 bits."""
-        return num_words * 32 // self.bits
-
     def unpack(self, words: Array, scales: Floats, biases: Floats) -> Floats:
         """Return what rows stand for: [num_rows, num_inputs].
 
@@ -64,10 +60,6 @@ class Micro:
     def group_size(self) -> int:
         """Return the elements that share a scale."""
         return _MICRO_GROUPS[self.mode]
-
-    def num_inputs(self, num_words: int) -> int:
-        """Return the elements of a row of words of 32 bits."""
-        return num_words * 32 // self.bits
 
     def unpack(self, words: Array, scales: Array) -> Floats:
         """Return what rows stand for as `Affine.unpack` does; scales are uint8."""

@@ -181,7 +181,7 @@ def plain(name: str, tensor: StoredTensor) -> Weight:
 def _affine(stored: Mapping[str, StoredTensor], module: str, quantization: Quantization) -> Weight:
     words, scales = (stored[f"{module}.{part}"] for part in ("weight", "scales"))
     kind = quantization.of(module)
-    shape = (*words.shape[:-1], kind.num_inputs(words.shape[-1]))
+    shape = (*words.shape[:-1], words.shape[-1] * 32 // kind.bits)
     if isinstance(kind, Micro):
         packed = PackedRows(words, scales, None, kind)
         return Weight(shape, "F32", lambda rows: kind.unpack(words.matrix()[rows], scales.matrix()[rows]), packed)
