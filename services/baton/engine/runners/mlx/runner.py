@@ -25,7 +25,7 @@ from baton.engine.runners.mlx.kv_cache.positions import slots_of
 from baton.engine.runners.mlx.kv_cache.rows import LayerRows, RowSet
 from baton.engine.runners.mlx.kv_cache.states import LayerStates
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
-from baton.engine.runners.mlx.modules.llama_layers import can_pack
+from baton.engine.runners.mlx.modules.llama_layers import FusedAttention
 from baton.engine.runners.mlx.modules.lora import AdapterChoice, adapt
 from baton.errors import ConfigurationError
 
@@ -90,7 +90,7 @@ class MlxRunner(Runner):
             max_row_positions=max_row_positions,
             weight_bytes=info.weight_bytes,
             token_bytes=info.layout.num_token_bytes(),
-            can_pack=can_pack(model),
+            can_pack=all(isinstance(getattr(layer, "self_attn", None), FusedAttention) for layer in model.layers),
         )
 
     def forward(self, spans: Sequence[Span]) -> MlxLogits:
@@ -165,7 +165,8 @@ class MlxRunner(Runner):
         """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are."""
         self._settle()
         hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
-        begin(hidden, [pool.arrays for pool in self._pools.values()], batch.row_arrays)
+        rows = [layer.arrays for layer in (batch.rows or {}).values()]
+        begin(hidden, [pool.arrays for pool in self._pools.values()], rows)
         self._begin_states()
         if batch.rows is None:
             self._reader = list(self._pools.values())[-1].arrays if hidden is None else [hidden]
@@ -175,7 +176,8 @@ class MlxRunner(Runner):
             return {order[0]: hidden}
         if batch.packing is not None:
             wanting = [index for index, span in zip(order, spans, strict=True) if span.num_logits]
-            return dict(zip(wanting, batch.packing.split_wanted(hidden), strict=True))
+            parts = zip(wanting, batch.packing.wanted, strict=True)
+            return {index: hidden[part.begin : part.end] for index, part in parts}
         return {index: hidden[row : row + 1] for row, index in enumerate(order)}
 
     def _begin_states(self) -> None:

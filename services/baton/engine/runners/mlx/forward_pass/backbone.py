@@ -55,11 +55,6 @@ class MlxBatch:
     packing: Packing | None = None
     """How spans lie in the only row; None: it is one span's."""
 
-    @property
-    def row_arrays(self) -> list[mx.array]:
-        """Return what `mx.eval` must see of the rows."""
-        return [array for layer in (self.rows or {}).values() for array in layer.arrays]
-
     def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache | PackedCache:
         """Return the cache that a layer gets."""
         if self.packing is not None:
@@ -171,7 +166,8 @@ class MlxBackbone:
         last, source = len(self._caches) - 1, self._caches[-1]
         if batch.packing is not None:
             packed = PackedCache(pools[source], batch.packing, last, window, is_last=True)
-            hidden = run(last, batch.packing.wanted_of(before), None, packed)
+            wanted = mx.concatenate([before[:, each] for each in batch.packing.chosen], axis=1)
+            hidden = run(last, wanted, None, packed)
         elif batch.last is not None:
             num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
             if last in self._states:

@@ -47,14 +47,6 @@ class Packing:
     chosen: tuple[slice, ...]
     """Where those lie in the whole row."""
 
-    def wanted_of(self, hidden: mx.array) -> mx.array:
-        """Return the elements of the row [1, num_tokens, hidden_size] whose logits are wanted."""
-        return mx.concatenate([hidden[:, each] for each in self.chosen], axis=1)
-
-    def split_wanted(self, hidden: mx.array) -> list[mx.array]:
-        """Return [num_wanted, hidden_size] span by span, without those that want none."""
-        return [hidden[part.begin : part.end] for part in self.wanted]
-
 
 def pack(spans: Sequence[Span], windows: Iterable[int], block_tokens: int) -> Packing:
     """Lay spans, each of one token or more, one after the other."""

@@ -98,11 +98,6 @@ class FusedMlp(nn.Module):  # type: ignore[misc]
         return output
 
 
-def can_pack(model: Any) -> bool:
-    """Return whether all attention of a model of mlx-lm, which `fuse` has seen, takes packed rows."""
-    return all(isinstance(getattr(layer, "self_attn", None), FusedAttention) for layer in model.layers)
-
-
 def fuse(model: Any) -> None:
     """Replace the modules of a model of mlx-lm where that is known to be right, one after the other."""
     for layer in model.layers:
