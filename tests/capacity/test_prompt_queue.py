@@ -19,8 +19,10 @@ from baton.capacity.cost import (
     overtaking,
     prefill_seconds,
     queued_seconds,
+    step_seconds,
 )
 from baton.capacity.hardware import PRESETS
+from baton.capacity.snapshot import NodeLoad
 from baton.capacity.terms import queue_seconds
 from baton.engine.scheduling.step import StepBudget
 from capacity.samples import LLAMA_3_1_8B, node
@@ -162,3 +164,23 @@ def test_what_was_placed_is_computed_after_what_was_listed() -> None:
 def test_placed_prompts_are_computed_one_after_the_other() -> None:
     """A node that was idle before they came has computed no more of them together than time has passed."""
     assert QueuedWork([], 1.0, [(3.0, 9.5), (3.0, 9.5)]).at(10.0).total_seconds == 5.5
+
+
+@pytest.mark.parametrize(("num_decoding", "num_exports", "num_steps"), [(2, 0, 1), (0, 0, 1), (0, 1, 0)])
+def test_who_comes_when_the_last_pass_of_a_queue_is_nearly_over_waits_for_the_step_that_is_planned(
+    num_decoding: int, num_exports: int, num_steps: int
+) -> None:
+    """Who is computed there decodes in it, if nobody else does; a node that hands its prompts over plans none."""
+    load = NodeLoad(
+        num_running=max(1, num_decoding),
+        num_decoding=num_decoding,
+        num_exports=num_exports,
+        num_free_blocks=1000,
+        mean_context_tokens=500.0,
+    )
+    spark = node("spark", "worker", "dgx-spark", load=load)
+    step = step_seconds(spark.shape, spark.profile, max(1, num_decoding), 500.0)
+    own = spark.prefill_seconds(0, 700)
+    for left, num_more in ((0.019, num_steps), (0.021, 0)):
+        queue = PromptQueue.of([left], pass_seconds=0.1)
+        assert queue_seconds(replace(spark, queue=queue), own, 700) == pytest.approx(left + num_more * step)

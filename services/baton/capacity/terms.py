@@ -210,7 +210,8 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
 def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -> float:
     """Return how long a prompt of so many seconds waits: for the prompts that are there, or the step that runs.
 
-    The last pass of those is filled up with its first positions; what it saves by that counts as waiting less.
+    The last pass of those is filled up with its first positions; what it saves by that counts as waiting less. Where
+    that is nearly over the next one is planned already, a step of those that decode, if there are any.
     """
     queue, saved, last = node.queue, 0.0, node.queue.last_pass
     num_shared = min(num_tokens, last.num_room_tokens)
@@ -220,7 +221,12 @@ def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -
         left_seconds = node.prefill_seconds(0, num_left) if num_left else 0.0
         together = node.prefill_seconds(0, num_open + num_shared) + left_seconds
         saved = max(0.0, min(last.seconds, apart - together))
-    return queue.wait_seconds(own_seconds, saved) or join_seconds(node)
+    planned_seconds = 0.0
+    if 0.0 < queue.total_seconds < (cost.PLANNED_AT - 1) * (last.seconds or queue.pass_seconds):
+        num_decoding = node.load.num_decoding or min(1, node.load.num_generating)
+        if num_decoding:
+            planned_seconds = cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
+    return planned_seconds + (queue.wait_seconds(own_seconds, saved) or join_seconds(node))
 
 
 def delay_seconds(node: NodeSnapshot, prefill_seconds: float) -> float:
