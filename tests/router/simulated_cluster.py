@@ -279,12 +279,23 @@ class SimulatedCluster:
         """Share a pass: newcomers get a part of what there is, then all that is left, as admission deals it out."""
         budget = _budget(node, prompts, decoding)
         begun, newcomers = ([each for each in prompts if each.is_admitted is is_begun] for is_begun in (True, False))
-        left = PASS_TOKENS - len(decoding)
+        left, granted = PASS_TOKENS - len(decoding), dict[_Request, int]()
+        for each in [each for each in newcomers if begun and each.number < begun[-1].number]:
+            newcomers.remove(each)
+            each.is_admitted = True
+            before = sum(_left(other) for other in begun if other.number < each.number)
+            granted[each] = max(0, min(_left(each), left - sum(granted.values()) - before))
+        num_dealt, num_ended = sum(granted.values()), sum(num == _left(each) for each, num in granted.items())
+        if num_dealt:
+            left = budget.room_behind(len(decoding) + num_dealt, num_ended)
         kept = _kept(newcomers, begun, short_tokens(left)) if begun else {}
         room = left - sum(kept.values())
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
-        dealt = share_tokens(demands, room, lambda dealt, ended: budget.room_behind(len(decoding) + dealt, ended))
-        granted = dict(zip(begun, dealt, strict=True))
+        num_before = len(decoding) + num_dealt
+        dealt = share_tokens(
+            demands, room, lambda dealt, ended: budget.room_behind(num_before + dealt, num_ended + ended)
+        )
+        granted |= dict(zip(begun, dealt, strict=True))
         for index, each in enumerate(newcomers):
             each.is_admitted = True
             num_ended = sum(num == _left(other) for other, num in granted.items())

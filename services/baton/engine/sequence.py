@@ -314,8 +314,9 @@ class SequenceQueues:
                     break
                 if each.request.priority == request.priority and not each.stats.first_token:
                     gap_seconds = seconds_between(request.placement_id, each.request.placement_id) or 0.0
-                    if gap_seconds < 0:
-                        break  # as those whose turn is before that one's
+                    if gap_seconds < 0:  # as those whose turn is before that one's
+                        turn = max(turn, each.queue_key.due_seconds)
+                        break
                     if gap_seconds:
                         turn = min(turn, each.queue_key.due_seconds - gap_seconds)
         return turn

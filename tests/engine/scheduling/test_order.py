@@ -143,6 +143,47 @@ def test_calls_that_overtake_each_other_are_put_in_the_order_of_their_placements
     assert [each.request.placement_id for each in in_turn] == expected
 
 
+def test_who_was_placed_before_one_that_has_begun_is_next() -> None:
+    """Its call came late: the other one has had a pass for it, and gets what the first leaves of the next ones."""
+    ids, stepper = PlacementIds(), Stepper(128, max_step_tokens=20)
+    first, second, third = (request_of(prompt_of(50, seed), f"r{seed}", placement_id=ids.new()) for seed in (1, 2, 3))
+    begun = stepper.add(second)
+    assert _dealt(stepper.step()) == [(begun, 20)]
+
+    late, later = stepper.add(first), stepper.add(third)
+
+    assert _dealt(stepper.step()) == [(late, 20)]
+    assert later.is_admitted
+    assert _dealt(stepper.step()) == [(late, 20)]
+    assert _dealt(stepper.step()) == [(late, 10), (begun, 10)]
+
+
+def test_who_was_placed_between_two_that_have_begun_leaves_the_first_what_it_can_use() -> None:
+    """The passes of the first one do not become later by it."""
+    ids, stepper = PlacementIds(), Stepper(128, max_step_tokens=20)
+    requests = [request_of(prompt_of(24, seed), f"r{seed}", placement_id=ids.new()) for seed in (1, 2, 3)]
+    first, stepper.now = stepper.add(requests[0]), 0.01
+    third, stepper.now = stepper.add(requests[2]), 0.02
+    assert _dealt(stepper.step()) == [(first, 20)]
+    assert third.is_admitted
+
+    second = stepper.add(requests[1])
+
+    assert _dealt(stepper.step()) == [(second, 16), (first, 4)]
+    assert _dealt(stepper.step())[1:] == [(second, 8), (third, 11)]
+
+
+def test_who_comes_late_has_its_turn_after_all_that_were_placed_before_it() -> None:
+    """Though one that was placed later came sooner, by more than that, than one that was placed before."""
+    first, second, third = (f"{7:016x}{milliseconds * 1_000_000:016x}" for milliseconds in (0, 1, 2))
+    stepper = Stepper(64)
+    for stepper.now, placement_id in ((1.0045, first), (1.005, third), (1.006, second)):
+        stepper.add(request_of(prompt_of(12), placement_id, placement_id=placement_id))
+
+    in_turn = sorted(stepper.sequences, key=lambda each: each.queue_key)
+    assert [each.request.placement_id for each in in_turn] == [first, second, third]
+
+
 def test_who_was_placed_before_one_that_has_a_token_has_its_turn_when_it_comes() -> None:
     """That one decodes: nothing is to be computed before it."""
     ids, stepper = PlacementIds(), Stepper(64)

@@ -117,8 +117,8 @@ class BatchAdmission:
             return sequence.num_pending
         return max(1, sequence.num_pending - sequence.num_matched_blocks * self._pool.block_tokens)
 
-    def admit(self, step: Step, budget: StepBudget, suspects: Seq[Sequence] = ()) -> None:
-        """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
+    def admit(self, step: Step, budget: StepBudget, named: Seq[Sequence] = ()) -> None:
+        """Give blocks to waiting sequences, or those named, by turns, as far as they go, and add them to the pass.
 
         A sequence that awaits what another one computes lets sequences behind it pass. So does a sequence for which
         there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
@@ -126,9 +126,9 @@ class BatchAdmission:
         generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
-        for sequence in suspects or self._candidates():
+        for sequence in named or self._candidates():
             step.kept.pop(sequence, None)  # whether it gets its blocks or not
-            if sequence.suspect_end and sequence not in suspects:
+            if sequence.suspect_end and sequence not in named:
                 continue
             if self.num_free_slots <= 0 or (blocked and not self._pool.num_available):
                 break

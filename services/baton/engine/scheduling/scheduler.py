@@ -120,8 +120,8 @@ class Scheduler:
     def schedule(self) -> Step:
         """Return the next pass, without spans if nothing can be computed; may preempt sequences whose turn is last.
 
-        Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts:
-        sequences with blocks before sequences that get theirs here.
+        Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, by
+        turns: of who has blocks, of who gets them here and was to come before, and of all others that get theirs here.
         """
         self.offload.forget_evicted()  # blocks that were taken for anything but a plan are overwritten by now
         num_waiting = len(self.waiting)
@@ -139,6 +139,8 @@ class Scheduler:
         if not (is_due and self._add_suspect(step)):
             prompts = self._add_decoding(step)
             budget = self._budget(step, prompts)
+            if prompts and not is_short:
+                self._admit_in_turn(step, prompts, budget)
             if prompts:
                 self._add_prompts(step, prompts, budget)
             if self.waiting and not (is_short and step.spans):  # who was preempted here would be back for a pass or two
@@ -307,6 +309,15 @@ class Scheduler:
                     self._turns.charge_others(sequence)
                 break
         return step.is_alone
+
+    def _admit_in_turn(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
+        """Admit who waits and has its turn before one of these prompts, of which what it can use is left to it."""
+        tenants = {each.request.tenant for each in prompts}
+        before = (each for each in self.waiting[:MAX_CANDIDATES] if each.queue_key < prompts[-1].queue_key)
+        if in_turn := [each for each in before if {each.request.tenant} == tenants and not each.suspect_end]:
+            step.kept = {each: each.num_chunk_tokens for each in prompts if each.queue_key < in_turn[-1].queue_key}
+            self.admission.admit(step, budget, in_turn)
+            step.kept = {}
 
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
