@@ -88,7 +88,8 @@ def test_prompts_fill_up_passes_that_reading_the_weights_takes() -> None:
     assert (sum(short), last.num_tokens, last.seconds) == (pytest.approx(alone("dgx-spark", 308)), 308, sum(short))
     both, last = queued("dgx-spark", 732, 265)
     assert (sum(both), last.num_tokens) == (pytest.approx(alone("dgx-spark", 997), rel=0.01), 485)
-    assert queued("dgx-spark", 732, 292)[1] == queued("dgx-spark", 1024)[1] == CLOSED
+    assert queued("dgx-spark", 732, 292)[1].num_room_tokens == 0
+    assert queued("dgx-spark", 1024)[1] == CLOSED
     assert queued("a100", 732, 292)[0] == [alone("a100", 732), alone("a100", 292)]
     spark = PRESETS["dgx-spark"].profile()
     apart = [alone("dgx-spark", 22)] * 2
@@ -184,3 +185,16 @@ def test_who_comes_when_the_last_pass_of_a_queue_is_nearly_over_waits_for_the_st
     for left, num_more in ((0.019, num_steps), (0.021, 0)):
         queue = PromptQueue.of([left], pass_seconds=0.1)
         assert queue_seconds(replace(spark, queue=queue), own, 700) == pytest.approx(left + num_more * step)
+
+
+def test_who_comes_before_a_short_queue_has_begun_does_not_wait_for_a_step() -> None:
+    """Its only pass takes less than a full one: what is left of it is all of it."""
+    load = NodeLoad(num_running=2, num_decoding=2, num_free_blocks=1000, mean_context_tokens=500.0)
+    ultra = replace(node("ultra", "worker", "m3-ultra", load=load), max_step_tokens=8192)
+    (left,), last = queued_seconds(ultra.shape, ultra.profile, [(0, 600)], 8192)
+    queue = PromptQueue.of([left], ultra.prefill_seconds(0, 8192), last)
+
+    waiting = queue_seconds(replace(ultra, queue=queue), ultra.prefill_seconds(0, 7000), 7000)
+
+    assert left < 0.2 * queue.pass_seconds
+    assert waiting <= left

@@ -280,11 +280,10 @@ class SimulatedCluster:
         budget = _budget(node, prompts, decoding)
         begun, newcomers = ([each for each in prompts if each.is_admitted is is_begun] for is_begun in (True, False))
         left, granted = PASS_TOKENS - len(decoding), dict[_Request, int]()
-        for each in [each for each in newcomers if begun and each.number < begun[-1].number]:
+        for each in [each for each in newcomers if begun and each.number < begun[0].number]:
             newcomers.remove(each)
             each.is_admitted = True
-            before = sum(_left(other) for other in begun if other.number < each.number)
-            granted[each] = max(0, min(_left(each), left - sum(granted.values()) - before))
+            granted[each] = min(_left(each), left - sum(granted.values()))
         num_dealt, num_ended = sum(granted.values()), sum(num == _left(each) for each, num in granted.items())
         if num_dealt:
             left = budget.room_behind(len(decoding) + num_dealt, num_ended)

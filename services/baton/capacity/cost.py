@@ -269,8 +269,9 @@ def queued_seconds(
         num_added = min(pass_tokens, num_tokens + num_rest) - max(num_tokens, num_free)
         is_enough = not num_rest or num_added * num_ended > num_fixed * num_after
         num_room = (min(pass_tokens, int(num_free)) if is_enough else pass_tokens) - num_tokens
-        is_open = num_tokens > 0 and num_room > 0
-        last = OpenPass(num_tokens, num_room, max(flop / profile.prefill_flops, reading)) if is_open else CLOSED
+        last = CLOSED
+        if num_tokens:
+            last = OpenPass(num_tokens, max(0, num_room), max(flop / profile.prefill_flops, reading))
     return seconds, last
 
 

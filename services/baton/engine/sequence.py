@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -303,23 +304,26 @@ class SequenceQueues:
     def turn_seconds(self, sequence: Sequence, now: float) -> float:
         """Return when a sequence's turn is: as long before others' as their router had placed it before them.
 
-        Else that is the moment when it comes, later by `LEVEL_SECONDS` per level of its priority. Others are those of
-        the same priority without a first token, whose turn is `LATE_SECONDS` before its own or less.
+        But after those that it had placed before. Else that is the moment when it comes, later by `LEVEL_SECONDS` per
+        level of its priority. Others are those of the same priority without a first token, whose turn is `LATE_SECONDS`
+        before its own or less.
         """
         request = sequence.request
         due = turn = due_seconds(now, request.priority)
+        earlier, later = -math.inf, math.inf  # turns of who was placed before it, and after it
         for waiting_or_running in (self.waiting, self.running) if request.placement_id else ():
             for each in reversed(waiting_or_running):
-                if each.queue_key.due_seconds < due - LATE_SECONDS:
+                each_due = each.queue_key.due_seconds
+                if each_due < due - LATE_SECONDS:
                     break
                 if each.request.priority == request.priority and not each.stats.first_token:
                     gap_seconds = seconds_between(request.placement_id, each.request.placement_id) or 0.0
-                    if gap_seconds < 0:  # as those whose turn is before that one's
-                        turn = max(turn, each.queue_key.due_seconds)
+                    if gap_seconds < 0:
+                        earlier = max(earlier, each_due)
                         break
                     if gap_seconds:
-                        turn = min(turn, each.queue_key.due_seconds - gap_seconds)
-        return turn
+                        turn, later = min(turn, each_due - gap_seconds), min(later, each_due)
+        return turn if turn > earlier else min(due, (earlier + later) / 2)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that waits."""

@@ -158,30 +158,60 @@ def test_who_was_placed_before_one_that_has_begun_is_next() -> None:
     assert _dealt(stepper.step()) == [(late, 10), (begun, 10)]
 
 
-def test_who_was_placed_between_two_that_have_begun_leaves_the_first_what_it_can_use() -> None:
-    """The passes of the first one do not become later by it."""
-    ids, stepper = PlacementIds(), Stepper(128, max_step_tokens=20)
-    requests = [request_of(prompt_of(24, seed), f"r{seed}", placement_id=ids.new()) for seed in (1, 2, 3)]
-    first, stepper.now = stepper.add(requests[0]), 0.01
-    third, stepper.now = stepper.add(requests[2]), 0.02
-    assert _dealt(stepper.step()) == [(first, 20)]
-    assert third.is_admitted
+def test_another_tenants_turn_is_none_of_late_calls() -> None:
+    """Tenants take turns by what they have had: a prompt that has begun gives nobody a place before theirs."""
+    stepper = Stepper(256, max_batch_size=2, max_step_tokens=20)
+    stepper.add(request_of(prompt_of(100, 1), "begun", tenant="a", priority=10))
+    stepper.step()
+    other = stepper.add(request_of(prompt_of(30, 2), "other", tenant="b"))
+    stepper.now = 0.1
+    stepper.add(request_of(prompt_of(30, 3), "urgent", tenant="a", priority=-2))
 
-    second = stepper.add(requests[1])
+    stepper.step()
 
-    assert _dealt(stepper.step()) == [(second, 16), (first, 4)]
-    assert _dealt(stepper.step())[1:] == [(second, 8), (third, 11)]
+    assert other.is_admitted
 
 
-def test_who_comes_late_has_its_turn_after_all_that_were_placed_before_it() -> None:
-    """Though one that was placed later came sooner, by more than that, than one that was placed before."""
-    first, second, third = (f"{7:016x}{milliseconds * 1_000_000:016x}" for milliseconds in (0, 1, 2))
-    stepper = Stepper(64)
-    for stepper.now, placement_id in ((1.0045, first), (1.005, third), (1.006, second)):
+def test_who_finds_blocks_that_are_not_proven_is_computed_in_the_pass_or_waits() -> None:
+    """If the pass in flight fails, who only holds them keeps what was never written: the room is kept for others."""
+    stepper = Stepper(128, max_batch_size=8, max_step_tokens=20)
+    beginning = list(prompt_of(8, 9))
+    for tokens, name in ((beginning, "short"), (prompt_of(100, 1), "begun")):
+        stepper.add(request_of(tokens, name))
+    in_flight = stepper.scheduler.schedule()
+    stepper.scheduler.progress.begin(in_flight)
+    long = stepper.add(request_of([*beginning, *prompt_of(60, 2)], "long"))
+    newcomer = stepper.add(request_of(prompt_of(2, 3), "newcomer"))
+
+    step = stepper.scheduler.schedule()
+
+    assert newcomer in step.sequences
+    assert long not in step.admitted
+
+
+@pytest.mark.parametrize(
+    ("calls", "num_running"),
+    [
+        ([(0.0, 4.5), (2.0, 5.0), (1.0, 6.0)], 0),
+        ([(0.0, 9.2), (7.1, 9.9), (5.1, 10.1), (0.1, 12.0)], 0),
+        ([(5.1, 5.1), (0.0, 5.3), (0.1, 10.1)], 1),
+    ],
+)
+def test_who_comes_late_has_its_turn_after_all_that_were_placed_before_it(
+    calls: list[tuple[float, float]], num_running: int
+) -> None:
+    """Whichever of them came when, in milliseconds: placed and come; the first ones are computed already."""
+    stepper = Stepper(64, max_batch_size=1)
+    for index, (placed, stepper.now) in enumerate(calls):
+        placement_id = f"{7:016x}{round(1e6 * placed):016x}"
+        stepper.now /= 1e3
         stepper.add(request_of(prompt_of(12), placement_id, placement_id=placement_id))
+        if index < num_running:
+            stepper.step()
 
     in_turn = sorted(stepper.sequences, key=lambda each: each.queue_key)
-    assert [each.request.placement_id for each in in_turn] == [first, second, third]
+    placement_ids = [each.request.placement_id for each in in_turn]
+    assert placement_ids == sorted(placement_ids)
 
 
 def test_who_was_placed_before_one_that_has_a_token_has_its_turn_when_it_comes() -> None:

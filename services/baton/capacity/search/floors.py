@@ -89,7 +89,8 @@ class ComputeFloor(NamedTuple):
             return 0.0, imposed
         sooner = 0.0 if age_seconds > 0.0 else queue.sooner_seconds  # who is no tenth shorter any more is not
         wait = (own_seconds + sooner) / SHORT_SHARE - own_seconds + cost.JOIN_STEPS * queue.pass_seconds
-        in_turn = max(0.0, total - queue.last_pass.seconds)
+        saved = queue.last_pass.seconds if queue.last_pass.num_room_tokens else 0.0
+        in_turn = max(0.0, total - saved)
         return wait if wait < in_turn else in_turn, imposed + later * total * own_seconds
 
 

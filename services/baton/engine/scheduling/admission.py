@@ -137,7 +137,7 @@ class BatchAdmission:
             if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
                 continue
             prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
-            if prefix is None or (prefix.must_join and not budget.room(step)):
+            if prefix is None or (prefix.must_join and not budget.room_beside_kept(step)):
                 continue
             if not self._has_room(sequence, prefix) or self._fills_first(step, sequence, prefix):
                 blocked = blocked or sequence
@@ -212,7 +212,8 @@ class BatchAdmission:
         """
         if prefix.leader is not None:
             return False
-        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or not budget.room(step)
+        has_room = budget.room_beside_kept(step) > 0
+        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or not has_room
         return bool(is_kept) and step.may_break(sequence.hashes[: len(prefix.blocks)])
 
     def _take_in(self, sequence: Sequence, prefix: ReusablePrefix) -> None:
@@ -251,8 +252,8 @@ class BatchAdmission:
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
-        room = budget.room(step) - sum(step.kept.values())
-        if room <= 0:
+        room = budget.room_beside_kept(step)
+        if not room:
             return 0 if sequence.is_prefilling else min(1, budget.max_tokens - step.num_tokens)
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting and not step.kept:

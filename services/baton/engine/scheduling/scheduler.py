@@ -311,17 +311,16 @@ class Scheduler:
         return step.is_alone
 
     def _admit_in_turn(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
-        """Admit who waits and has its turn before one of these prompts, of which what it can use is left to it."""
-        tenants = {each.request.tenant for each in prompts}
-        before = (each for each in self.waiting[:MAX_CANDIDATES] if each.queue_key < prompts[-1].queue_key)
-        if in_turn := [each for each in before if {each.request.tenant} == tenants and not each.suspect_end]:
-            step.kept = {each: each.num_chunk_tokens for each in prompts if each.queue_key < in_turn[-1].queue_key}
-            self.admission.admit(step, budget, in_turn)
-            step.kept = {}
+        """Admit who waits and has its turn before all of these prompts, because its call came late; of one tenant."""
+        tenants = {each.request.tenant for each in prompts} | self._queues.waiting_of.keys()
+        if len(tenants) == 1 and self.admission.num_free_slots > 0:
+            before = (each for each in self.waiting[:MAX_CANDIDATES] if each.queue_key < prompts[0].queue_key)
+            if in_turn := [each for each in before if not each.suspect_end]:
+                self.admission.admit(step, budget, in_turn)
 
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
-        room = budget.room(step)
+        room = budget.room_beside_kept(step)
         room -= self.admission.newcomer_tokens(step, short_tokens(room), prompts)
         prompts = self._turns.sorted(prompts) if self._queues.has_tenants else prompts
         if len(prompts) == 1:
