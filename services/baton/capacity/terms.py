@@ -223,9 +223,7 @@ def queue_seconds(node: NodeSnapshot, own_seconds: float, num_tokens: int = 0) -
         saved = max(0.0, min(last.seconds, apart - together))
     planned_seconds = 0.0
     if 0.0 < queue.total_seconds < (cost.PLANNED_AT - 1) * (last.seconds or queue.pass_seconds):
-        num_decoding = node.load.num_decoding or min(1, node.load.num_generating)
-        if num_decoding:
-            planned_seconds = cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
+        planned_seconds = running_step_seconds(node, min(1, node.load.num_generating))  # who is computed decodes then
     return planned_seconds + (queue.wait_seconds(own_seconds, saved) or join_seconds(node))
 
 
@@ -333,9 +331,9 @@ def stream_terms(
     return TransferTerms(landing, wire, rates.shared, together, max(sending, landing.landing_seconds))
 
 
-def running_step_seconds(node: NodeSnapshot) -> float:
-    """Return what a step takes of those that decode on a node; 0: nothing decodes."""
-    num_decoding = node.load.num_decoding
+def running_step_seconds(node: NodeSnapshot, num_least: int = 0) -> float:
+    """Return what a step takes of those that decode on a node, so many at least; 0: nothing decodes."""
+    num_decoding = max(num_least, node.load.num_decoding)
     if not num_decoding:
         return 0.0
     return cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)

@@ -11,7 +11,7 @@ from baton.capacity.kv_transfer import AUTO, LEAST_CHUNK_GAIN, MIN_CHUNK_TOKENS,
 from baton.capacity.search.floors import SLACK, ComputeFloor
 from baton.capacity.search.pricing import Best, Limit, Offer, Parts, Pricing
 from baton.capacity.search.request_floors import PrefillerFloor
-from baton.capacity.snapshot import ClusterSnapshot, Link, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
 from baton.capacity.terms import (
     DecodeTerms,
     LandingTerms,
@@ -125,15 +125,29 @@ class RemoteOrder:
         return bool(heap)
 
 
+def _pipeline_seconds(node: NodeSnapshot, num_tokens: int, computing: float, sending: float) -> float:
+    """Return what computing a prompt and sending it take together at least, but for the last frame's fixed cost.
+
+    Of G frames at most, the shorter of both shows 1 / G at least beside the longer one: of as many as layers and passes
+    make. Shorter chunks save half of what is beyond the longer one at best, and are chosen where that is
+    `LEAST_CHUNK_GAIN` of the start, so as much remains. Source: `kv_transfer.plan_frames`.
+    """
+    num_passes = -(-num_tokens // (node.max_step_tokens or num_tokens))
+    longer, shorter = (computing, sending) if computing > sending else (sending, computing)
+    exposed = shorter / (num_passes * node.shape.num_layers)
+    if exposed > (gain := LEAST_CHUNK_GAIN * longer - FRAME_OVERHEAD_SECONDS):
+        most_frames = 1 + max(sending / FRAME_OVERHEAD_SECONDS, num_tokens / MIN_CHUNK_TOKENS, num_passes)
+        exposed = max(gain, shorter / most_frames)
+    return longer + exposed
+
+
 def _pairing(
     snapshot: ClusterSnapshot, request: PlacementRequest, decode: DecodeTerms, known: Mapping[str, _Pair]
 ) -> Callable[[PrefillerFloor], _Pair | None]:
     """Return what gives a prefill node's pair with a decode node: as `known`, or its floor; None: it cannot send to it.
 
-    Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one: of as
-    many as layers and passes make. Shorter chunks save half of what is beyond the longer one at best, and are chosen
-    where that is `LEAST_CHUNK_GAIN` of the start, so as much remains. Where room or the decode node's own prompts are
-    what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
+    Where room or the decode node's own prompts are what a pair waits for, its floor is its total to the last bit, so
+    that ties end a search, too.
 
     A stream that begins b later meets at most b * rate bytes less of what comes (`kv_transfer.slowdown`), so it is
     never in memory sooner than if it had begun at once; and it meets all that, unless its computation takes more than
@@ -172,17 +186,11 @@ def _pairing(
             if on_link > sent:
                 sent = on_link
         own = ready - stall - queue
-        num_passes = -(-num_tokens // (prefiller.max_step_tokens or num_tokens))
-        longer, shorter = (own, sent) if own > sent else (sent, own)
-        exposed = shorter / (num_passes * prefiller.shape.num_layers)
-        if exposed > (gain := LEAST_CHUNK_GAIN * longer - FRAME_OVERHEAD_SECONDS):
-            most_frames = 1 + max(sent / FRAME_OVERHEAD_SECONDS, num_tokens / MIN_CHUNK_TOKENS, num_passes)
-            exposed = max(gain, shorter / most_frames)
-        arrived = restore + queue + longer + exposed
+        arrived = restore + queue + _pipeline_seconds(prefiller, num_tokens, own, sent)
         landed = beside if own <= 2 * landing and prefill_id not in cached_ids else waited
         if landed > arrived:
             arrived = landed
-        arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
+        arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS  # of its last frame
         joined = joined_seconds(decode, arrived)
         seconds = (joined + after + stall) * SLACK
         if joined == own_prompts and after_prompts > seconds:

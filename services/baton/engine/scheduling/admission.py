@@ -78,9 +78,10 @@ class BatchAdmission:
         who is through sooner by it has it first. Or it is their turn, by priority or among tenants. What the prefix
         cache has of them, and what another node computes, is no part of it.
         """
-        sooner = [before[index] for index in overtaking([each.num_pending for each in before])]
-        num_shared, num_taken = sum(each.num_chunk_tokens for each in sooner), sum(each.num_pending for each in sooner)
-        num_before, tenants = sum(each.num_pending for each in before), {each.request.tenant for each in before}
+        pending, tenants = [each.num_pending for each in before], {each.request.tenant for each in before}
+        sooner = overtaking(pending)
+        num_before, num_taken = sum(pending), sum(pending[index] for index in sooner)
+        num_shared = sum(before[index].num_chunk_tokens for index in sooner)
         num_slots, num_tokens = self.num_free_slots, 0
         for sequence in self._candidates():
             if num_slots <= 0 or num_tokens >= limit:
@@ -137,7 +138,7 @@ class BatchAdmission:
             if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
                 continue
             prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
-            if prefix is None or (prefix.must_join and not budget.room_beside_kept(step)):
+            if prefix is None or (prefix.must_join and not budget.room(step)):
                 continue
             if not self._has_room(sequence, prefix) or self._fills_first(step, sequence, prefix):
                 blocked = blocked or sequence
@@ -212,8 +213,7 @@ class BatchAdmission:
         """
         if prefix.leader is not None:
             return False
-        has_room = budget.room_beside_kept(step) > 0
-        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or not has_room
+        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or not budget.room(step)
         return bool(is_kept) and step.may_break(sequence.hashes[: len(prefix.blocks)])
 
     def _take_in(self, sequence: Sequence, prefix: ReusablePrefix) -> None:
@@ -252,7 +252,7 @@ class BatchAdmission:
 
     def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
-        room = budget.room_beside_kept(step)
+        room = budget.room(step)
         if not room:
             return 0 if sequence.is_prefilling else min(1, budget.max_tokens - step.num_tokens)
         num_tokens = sequence.num_chunk_tokens

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
-from itertools import chain
+from itertools import chain, takewhile
 
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
@@ -312,15 +312,16 @@ class Scheduler:
 
     def _admit_in_turn(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Admit who waits and has its turn before all of these prompts, because its call came late; of one tenant."""
-        tenants = {each.request.tenant for each in prompts} | self._queues.waiting_of.keys()
-        if len(tenants) == 1 and self.admission.num_free_slots > 0:
-            before = (each for each in self.waiting[:MAX_CANDIDATES] if each.queue_key < prompts[0].queue_key)
-            if in_turn := [each for each in before if not each.suspect_end]:
+        before = takewhile(lambda each: each.queue_key < prompts[0].queue_key, self.waiting[:MAX_CANDIDATES])
+        in_turn = [each for each in before if not each.suspect_end]
+        if in_turn and self.admission.num_free_slots > 0:
+            tenants = {each.request.tenant for each in prompts} | self._queues.waiting_of.keys()
+            if len(tenants) == 1:
                 self.admission.admit(step, budget, in_turn)
 
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
-        room = budget.room_beside_kept(step)
+        room = budget.room(step)
         room -= self.admission.newcomer_tokens(step, short_tokens(room), prompts)
         prompts = self._turns.sorted(prompts) if self._queues.has_tenants else prompts
         if len(prompts) == 1:

@@ -287,12 +287,8 @@ class StepBudget(NamedTuple):
     """Positions up to which a pass takes as long as reading the weights."""
 
     def room(self, step: Step) -> int:
-        """Return the positions that a pass can still take."""
-        return self.room_behind(step.num_tokens, step.num_ended)
-
-    def room_beside_kept(self, step: Step) -> int:
-        """Return what is left of them for whom nothing is kept; 0 or more."""
-        return max(0, self.room(step) - sum(step.kept.values()))
+        """Return the positions that a pass can still take of sequences for which it keeps none."""
+        return max(0, self.room_behind(step.num_tokens, step.num_ended) - sum(step.kept.values()))
 
     def room_behind(self, num_tokens: int, num_ended: int) -> int:
         """Return what a pass of so many positions can still take, the last ones of some prompts among them.
