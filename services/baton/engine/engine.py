@@ -98,6 +98,7 @@ class Engine:
             clock,
             deliver=self._deliver,
             await_command=self._await_command,
+            take_commands=self._take_beside,
             is_gap_wanted=lambda: bool(self._reads.queue) or self.scheduler.has_suspects,
         )
         self._ingest = Ingest(
@@ -249,13 +250,16 @@ class Engine:
                 return True
             if command is None:
                 return False
-            command()
-            self._is_proven = False
-            if self._pipeline.is_in_flight:  # those whose KV comes from elsewhere need nothing of it
-                self._announce(self.scheduler.admit_receiving())
-            if self._registry.has_news:  # a first token from elsewhere does not wait for the pass in flight
-                self._deliver()
+            self._execute(command)
             must_wait, began = False, self._clock() if must_wait else began
+
+    def _execute(self, command: Callable[[], None]) -> None:
+        command()
+        self._is_proven = False
+        if self._pipeline.is_in_flight:  # those whose KV comes from elsewhere need nothing of it
+            self._announce(self.scheduler.admit_receiving())
+        if self._registry.has_news:  # a first token from elsewhere does not wait for the pass in flight
+            self._deliver()
 
     def _writes_beside(self, seconds: float) -> bool:
         """Write KV that has arrived while the device is at a pass and nothing else is asked; return whether."""
@@ -271,6 +275,20 @@ class Engine:
         if self._seen:
             return self._seen.popleft()
         return self._commands.get(block=seconds != 0.0, timeout=seconds)
+
+    def _take_beside(self, left_seconds: Callable[[], float]) -> float:
+        """Execute commands as long as there are seconds left; return for how long there was none."""
+        idle_seconds = 0.0
+        while seconds := left_seconds():
+            began = self._clock()
+            if not self._await_command(min(seconds, self.runner.look_seconds)):
+                idle_seconds += self._clock() - began
+            elif command := self._seen[0]:
+                self._seen.popleft()
+                self._execute(command)
+            else:
+                break
+        return idle_seconds
 
     def _await_command(self, seconds: float) -> bool:
         """Wait for a command for some seconds; return whether there is one."""

@@ -104,6 +104,7 @@ class StepCostModel:
         self._least_seconds = least_seconds
         self._moments: dict[bool, _Moments] = {}
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
+        self._most_tokens_per_second = 0.0  # of those that take no longer
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -115,6 +116,8 @@ class StepCostModel:
             self._is_stale = False
             steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
             self._cost = _fit([*steps, self._computing], self._least_seconds)
+            if self._most_tokens_per_second and not self._computing.passes:  # steps read KV: another kind of work
+                self._cost = StepCost(0.0, 1 / self._most_tokens_per_second, 0.0, self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -128,6 +131,8 @@ class StepCostModel:
         moments.add(work, seconds)
         if has_prompts and seconds > _FLAT * self._least_seconds:
             self._computing.add(work, seconds)
+        elif has_prompts:
+            self._most_tokens_per_second = max(self._most_tokens_per_second, work.num_tokens / seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

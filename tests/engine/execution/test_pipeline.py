@@ -298,12 +298,12 @@ def test_who_gets_kv_from_elsewhere_asks_for_it_while_a_prompt_is_computed() -> 
         for seed in (1, 2):
             listening = Listening()
             params = replace(GREEDY, max_tokens=1)
-            engine.submit(request_of(prompt_of(120, seed), f"long{seed}", params), listening.events.put)
+            engine.submit(request_of(prompt_of(200, seed), f"long{seed}", params), listening.events.put)
             if seed == 1:
                 listening.until(Ended)
         time.sleep(5 * pass_seconds)
-        for number in range(9):
-            time.sleep(0.4 * pass_seconds)
+        for number in range(24):
+            time.sleep(0.43 * pass_seconds)
             receiving = request_of(prompt_of(9, number), f"new{number}", purpose=Purpose.RECEIVE)
             asked = time.perf_counter()
             engine.submit(receiving, lambda _event: answers.put(time.perf_counter()))
@@ -313,7 +313,8 @@ def test_who_gets_kv_from_elsewhere_asks_for_it_while_a_prompt_is_computed() -> 
     finally:
         engine.close()
 
-    assert median(waits) < 0.25 * pass_seconds
+    assert median(waits) < 0.05 * pass_seconds
+    assert sorted(waits)[-3] < 0.1 * pass_seconds, "the next pass is at the device, but this one is not over"
 
 
 def test_positions_of_the_pass_in_flight_are_not_computed_yet() -> None:
@@ -339,6 +340,28 @@ def test_positions_of_the_pass_in_flight_are_not_computed_yet() -> None:
     assert told[-1][1] == 8
     too_early = [end - seconds > (num_tokens / 8 + 0.5) * pass_seconds for seconds, num_tokens in told]
     assert sum(too_early) < 0.3 * len(told), "passes in flight count as computed"
+
+
+def test_what_is_behind_the_pass_at_the_device_is_not_computed_yet_either() -> None:
+    """Commands that are executed while one pass ends and the next one waits may have the load told."""
+    stepper = Stepper(max_step_tokens=8)
+    stepper.add(request_of(prompt_of(40)))
+    steps = [stepper.scheduler.schedule() for _ in range(2)]
+    for step in steps:
+        stepper.scheduler.note_pass(step, 0.5)
+    pipeline = Pipeline(
+        stepper.runner,
+        stepper.scheduler,
+        RequestRegistry(stepper.scheduler, lambda: 10.25),
+        lambda: 10.25,
+        deliver=lambda: None,
+        await_command=lambda _: False,
+    )
+    pipeline._awaited, pipeline._in_flight = [Pass(step, None, TokenChoice.GREEDY) for step in steps]
+    pipeline._free_since, pipeline.pass_seconds = 10.0, 0.5
+
+    assert list(pipeline.prompts_in_flight().values()) == [4 + 8]
+    assert pipeline.seconds_left == pytest.approx(0.25 + 0.5)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

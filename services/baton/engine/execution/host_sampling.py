@@ -1,4 +1,4 @@
-"""How the tokens of a pass are chosen; what it brought where the host does; and what the device draws them with."""
+"""How the tokens of a pass are chosen, what the device draws them with, and what the pass brought."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baton.engine.runners.base import Logits
+from baton.engine.runners.base import NOT_FINITE, Logits
 from baton.engine.runners.drawing import Draws
-from baton.engine.sampling import ChosenRows, SampledToken, sample, score, uniform
+from baton.engine.sampling import ChosenRows, SampledToken, not_finite_error, sample, score, uniform
 from baton.engine.scheduling.step import Sampled, Scored, Step
-from baton.engine.sequence import Sequence
+from baton.engine.sequence import Phase, Sequence
 from baton.errors import NonFiniteLogitsError
 
 
@@ -71,6 +71,22 @@ def draws_of(step: Step) -> Draws:
             for index in range(step.num_passes):
                 uniforms[index, row] = uniform(params.seed, position + index)
     return Draws(temperatures, uniforms)
+
+
+def plain_result(step: Step, chosen: list[int]) -> PassResult:
+    """Return what a pass brought to sequences that still live; `chosen`: the runner's tokens, one per row."""
+    entries = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
+    tokens = [chosen[row] for _, row in entries]
+    if NOT_FINITE not in tokens:
+        return PassResult([sequence for sequence, _ in entries], tokens, [], [])
+    sound = [(entry.sequence, token) for entry, token in zip(entries, tokens, strict=True) if token != NOT_FINITE]
+    spoiled = [entry.sequence for entry, token in zip(entries, tokens, strict=True) if token == NOT_FINITE]
+    return PassResult(
+        [sequence for sequence, _ in sound],
+        [token for _, token in sound],
+        [],
+        [(sequence, not_finite_error()) for sequence in spoiled],
+    )
 
 
 def sampled_result(step: Step, logits: Logits) -> PassResult:

@@ -9,19 +9,27 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from baton.engine.events import Failed, Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
-from baton.engine.execution.host_sampling import PassResult, TokenChoice, draws_of, sampled_result, token_choice_of
+from baton.engine.execution.host_sampling import (
+    PassResult,
+    TokenChoice,
+    draws_of,
+    plain_result,
+    sampled_result,
+    token_choice_of,
+)
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
-from baton.engine.runners.base import NOT_FINITE, Launched, Runner
-from baton.engine.sampling import not_finite_error
+from baton.engine.runners.base import Launched, Runner
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Phase, Sequence
@@ -32,6 +40,8 @@ log = logging.getLogger(__name__)
 _REST_SHARE = 0.8
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
 pass. The remainder is for passes that take less than the one before; planning has its own time, if that is more."""
+_AWAITED_SHARE = 0.95
+"""Part of a pass for which commands are taken while the next one is at the device: it may take less than expected."""
 _PLANNING_KEPT = 0.9
 """Part of what planning took that counts the next time, where it took less since."""
 _TELL_SECONDS = 0.5
@@ -45,7 +55,8 @@ class Pipeline:
 
     Invariant: between two calls at most one pass is in flight, its last steps not looked at, as many as planning takes
     time for, and all of its tokens are the runner's own choice. `deliver` is called when there may be something to
-    deliver, before the device is waited for; `await_command` waits so many seconds for a command. Where
+    deliver, before the device is waited for; `await_command` waits so many seconds for a command; `take_commands`
+    executes those that come while a function gives seconds, and returns for how long there was none. Where
     `is_gap_wanted`, no pass is launched before the one before it is over.
     """
 
@@ -58,17 +69,18 @@ class Pipeline:
         *,
         deliver: Callable[[], None],
         await_command: Callable[[float], bool],
+        take_commands: Callable[[Callable[[], float]], float] = lambda _seconds: 0.0,
         is_gap_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.num_steps, self.pass_seconds = 0, 0.0  # of the last one
         self.reading = MoveRate()  # of handing out cached KV
         self._runner, self._scheduler = runner, scheduler
-        self._registry, self._clock = registry, clock
-        self._deliver, self._await_command = deliver, await_command
-        self._is_gap_wanted = is_gap_wanted
+        self._registry, self._clock, self._is_gap_wanted = registry, clock, is_gap_wanted
+        self._deliver, self._await_command, self._take_commands = deliver, await_command, take_commands
         self._health = PassHealth(runner, scheduler.pool)
         self.timer = PassTimer(scheduler.longest_seconds, clock)
         self._in_flight: Pass | None = None
+        self._awaited: Pass | None = None  # at the device, and another one may be behind it
         self._free_since = self._rested_seconds = 0.0
         self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
         self._step_seconds = 0.0  # of the last pass, where that was a step
@@ -86,19 +98,28 @@ class Pipeline:
         return self._in_flight is not None
 
     @property
+    def _all_in_flight(self) -> list[Pass]:
+        """Return the pass that the device is at, and what is behind it."""
+        behind = self._in_flight if self._in_flight is not self._awaited else None
+        return [each for each in (self._awaited, behind) if each is not None]
+
+    @property
     def seconds_left(self) -> float:
-        """Return how long the pass in flight still takes, by the last one; 0: none is."""
-        return max(0.0, self._free_since + self.pass_seconds - self._clock()) if self.is_in_flight else 0.0
+        """Return how long what is in flight still takes, by the last pass; 0: nothing is."""
+        left_seconds, num_passes = self._free_since + self.pass_seconds - self._clock(), len(self._all_in_flight)
+        return max(0.0, left_seconds) + (num_passes - 1) * self.pass_seconds if num_passes else 0.0
 
     def prompts_in_flight(self) -> Mapping[Sequence, int]:
-        """Return the positions of prompts that the device has still to compute of the pass in flight."""
-        if self._in_flight is None or not self._in_flight.step.num_prompts:
-            return {}
-        step = self._in_flight.step
-        seconds = self._scheduler.expected_seconds(step) or self.pass_seconds
-        share = min(1.0, max(0.0, self._free_since + seconds - self._clock()) / seconds) if seconds else 0.0
-        spans = zip(step.sequences, step.spans, strict=True)
-        return {each: math.ceil(share * len(span.token_ids)) for each, span in spans if len(span.token_ids) > 1}
+        """Return the positions of prompts that the device has still to compute of what is in flight."""
+        positions = Counter[Sequence]()
+        for index, (step, *_) in enumerate(self._all_in_flight):
+            seconds = self._scheduler.expected_seconds(step) or self.pass_seconds if step.num_prompts else 0.0
+            passed_seconds = 0.0 if index else self._clock() - self._free_since
+            share = min(1.0, max(0.0, seconds - passed_seconds) / seconds) if seconds else 0.0
+            for sequence, span in zip(step.sequences, step.spans, strict=True):
+                if len(span.token_ids) > 1:
+                    positions[sequence] += math.ceil(share * len(span.token_ids))
+        return positions
 
     @property
     def rest_seconds(self) -> float:
@@ -107,20 +128,22 @@ class Pipeline:
         Steps last as the one before did, prompts, and a step after them, by their work; not where the host was busy at
         the last, or was late. What is known to be over lasts no longer.
         """
-        launched = self._in_flight
-        if launched is None or (launched.launched is not None and self._runner.is_over(launched.launched)):
+        if (launched := self._in_flight) is None or self._is_over(launched):
             return 0.0
         return self._rest_seconds(launched.step, launched.step.num_left)
 
     def _rest_seconds(self, step: Step, num_passes: int) -> float:
         """Return for how long so many passes of the step in flight may be left alone."""
-        expected = self._step_seconds
-        if not (step.is_decode and expected):
-            is_at_rest = self._busy_seconds < self.pass_seconds / 2
-            expected = self._scheduler.expected_seconds(step) if is_at_rest else 0.0
+        expected = self._expected_seconds(step)
         last = min(_REST_SHARE * (expected - self._busy_seconds), expected - self._planning_seconds)
         seconds = self._free_since + (num_passes - 1) * expected + last - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
+
+    def _expected_seconds(self, step: Step) -> float:
+        """Return what a pass may take; 0: not known, for the host was busy at the last one."""
+        if step.is_decode and self._step_seconds:
+            return self._step_seconds
+        return self._scheduler.expected_seconds(step) if self._busy_seconds < self.pass_seconds / 2 else 0.0
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -247,8 +270,11 @@ class Pipeline:
 
     def _settle(self, launched: Pass) -> bool:
         """Wait for the next step of what was launched, and process what it brings; return whether it is sound."""
-        began = self._clock()
         self.timer.begin(launched.step, self._free_since)
+        self._awaited = launched
+        self.note_rest(self._take_commands(partial(self._awaited_seconds, launched)))
+        self._awaited = None
+        began = self._clock()
         try:
             result = collect(launched)
         except Exception as error:  # the edge of the pass's work
@@ -273,6 +299,16 @@ class Pipeline:
         self.num_steps += 1
         self._enter(result)
         return True
+
+    def _awaited_seconds(self, launched: Pass) -> float:
+        """Return for how long commands may be executed beside a pass that has another one behind it."""
+        if self._in_flight is None or self._in_flight is launched or self._is_over(launched):
+            return 0.0
+        seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(launched.step) - self._clock()
+        return seconds if seconds > _LEAST_REST_SECONDS else 0.0
+
+    def _is_over(self, launched: Pass) -> bool:
+        return launched.launched is not None and self._runner.is_over(launched.launched)
 
     def _enter(self, result: PassResult) -> None:
         registry, sequences = self._registry, result.sequences
@@ -357,23 +393,8 @@ def collect(computed: Pass) -> PassResult:
     if launched is None:
         result = PassResult([], [], [], [])
     elif computed.is_plain:
-        result = _plain_result(step, launched.tokens(step.num_collected))
+        result = plain_result(step, launched.tokens(step.num_collected))
     else:
         result = sampled_result(step, launched.logits())
     step.num_collected += 1
     return result
-
-
-def _plain_result(step: Step, chosen: list[int]) -> PassResult:
-    entries = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
-    tokens = [chosen[row] for _, row in entries]
-    if NOT_FINITE not in tokens:
-        return PassResult([sequence for sequence, _ in entries], tokens, [], [])
-    sound = [(entry.sequence, token) for entry, token in zip(entries, tokens, strict=True) if token != NOT_FINITE]
-    spoiled = [entry.sequence for entry, token in zip(entries, tokens, strict=True) if token == NOT_FINITE]
-    return PassResult(
-        [sequence for sequence, _ in sound],
-        [token for _, token in sound],
-        [],
-        [(sequence, not_finite_error()) for sequence in spoiled],
-    )
