@@ -135,19 +135,29 @@ def test_the_shortest_pass_reads_the_weights() -> None:
     assert costs.cost.seconds(StepWork(50, 0.0)) == pytest.approx(0.3, rel=0.01)
 
 
-def test_prompts_that_take_no_longer_than_the_weights_tell_what_is_free() -> None:
+def test_prompts_that_take_no_longer_than_the_weights_are_free() -> None:
     """A device of slow memory computes a full pass while it reads; steps, which read KV, are no measure of prompts."""
-    costs = StepCostModel(least_seconds=0.1)
+    costs = StepCostModel(least_seconds=0.1, pass_tokens=512)
     for num_sequences in (4, 8, 4, 8):
         costs.note(StepWork(num_sequences, 2000.0 * num_sequences), 0.1 + 0.001 * num_sequences, has_prompts=False)
-    for num_tokens in (512, 40, 300):
+    for num_tokens in (16, 40, 300):
         costs.note(StepWork.of_span(1000, 1000 + num_tokens), 0.104, has_prompts=True)
 
     assert costs.cost is not None
-    assert costs.cost.seconds(StepWork.of_span(2000, 2512)) == pytest.approx(0.104)
-    assert costs.cost.prompt_seconds(0, 100) == pytest.approx(0.104 * 100 / 512)
-    _, num_free = costs.cost.tokens_beside(StepWork(8, 16_000.0))
-    assert num_free == pytest.approx(512 * 0.1 / 0.104)
+    assert costs.cost.seconds(StepWork.of_span(2000, 2512)) == pytest.approx(0.1)
+    assert costs.cost.prompt_seconds(0, 512) == pytest.approx(0.1)
+    assert costs.cost.tokens_beside(StepWork(8, 16_000.0)) == pytest.approx((0.0, 512.0))
+
+
+def test_a_prompt_that_takes_longer_says_what_positions_take() -> None:
+    """Once one does, nothing is taken to be free that is not."""
+    costs = StepCostModel(least_seconds=0.1, pass_tokens=512)
+    costs.note(StepWork(16, 0.0), 0.104, has_prompts=True)
+    costs.note(StepWork(512, 0.0), 0.512, has_prompts=True)
+
+    assert costs.cost is not None
+    assert costs.cost.seconds(StepWork(512, 0.0)) == pytest.approx(0.512, rel=0.01)
+    assert costs.cost.tokens_beside(StepWork(8, 0.0))[1] < 512
 
 
 def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:

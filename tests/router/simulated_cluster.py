@@ -198,7 +198,7 @@ class SimulatedCluster:
         )
         self.state.register(description)
         reading_seconds = description.shape.weight_bytes / description.profile.decode_bytes_per_second
-        return _Node(node, description, StepCostModel(reading_seconds))
+        return _Node(node, description, StepCostModel(reading_seconds, PASS_TOKENS))
 
     def _rate(self, sender_id: str, receiver_id: str) -> float:
         return self._links.get((sender_id, receiver_id), self._link_rate)

@@ -97,14 +97,14 @@ class StepCostModel:
     """Learns the cost of passes, by least squares in which old measurements fade; the least that one takes is known.
 
     Passes with and without prompts fade apart from each other: a long time without prompts does not make forget what
-    prompts cost.
+    prompts cost. Steps read KV, which is no measure of prompts: until a pass with prompts takes longer than reading the
+    weights, so many positions as a pass holds at most, `pass_tokens`, are taken to be computed meanwhile.
     """
 
-    def __init__(self, least_seconds: float = 0.0) -> None:
-        self._least_seconds = least_seconds
+    def __init__(self, least_seconds: float = 0.0, pass_tokens: int = 0) -> None:
+        self._least_seconds, self._pass_tokens = least_seconds, pass_tokens
         self._moments: dict[bool, _Moments] = {}
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
-        self._most_tokens_per_second = 0.0  # of those that take no longer
         self._cost: StepCost | None = None
         self._is_stale = False
         self._num_passes = Counter[_Size]()
@@ -116,8 +116,8 @@ class StepCostModel:
             self._is_stale = False
             steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
             self._cost = _fit([*steps, self._computing], self._least_seconds)
-            if self._most_tokens_per_second and not self._computing.passes:  # steps read KV: another kind of work
-                self._cost = StepCost(0.0, 1 / self._most_tokens_per_second, 0.0, self._least_seconds)
+            if self._pass_tokens and True in self._moments and not self._computing.passes:
+                self._cost = StepCost(0.0, self._least_seconds / self._pass_tokens, 0.0, self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -131,8 +131,6 @@ class StepCostModel:
         moments.add(work, seconds)
         if has_prompts and seconds > _FLAT * self._least_seconds:
             self._computing.add(work, seconds)
-        elif has_prompts:
-            self._most_tokens_per_second = max(self._most_tokens_per_second, work.num_tokens / seconds)
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

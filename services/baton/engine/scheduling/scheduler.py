@@ -56,7 +56,7 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         self.states = StateSlots(num_state_slots, pool.block_tokens)
-        self._costs = StepCostModel(limits.reading_seconds)
+        self._costs = StepCostModel(limits.reading_seconds, limits.max_step_tokens)
         store = HostBlockStore[BlockKv](limits.max_host_bytes, block_bytes)
         self.offload = Offload(store, self._costs, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
         pool.on_evict = self.offload.note_evicted
