@@ -160,6 +160,17 @@ def test_a_prompt_that_takes_longer_says_what_positions_take() -> None:
     assert costs.cost.tokens_beside(StepWork(8, 0.0))[1] < 512
 
 
+@pytest.mark.parametrize("seconds", [[1.0], [0.104, 0.4]])
+def test_a_pause_is_not_what_positions_take(seconds: list[float]) -> None:
+    """Passes that end with each prompt, for positions seem to take long, would never show that they do not."""
+    costs = StepCostModel(least_seconds=0.1, pass_tokens=512)
+    for each in (*seconds, 0.104):
+        costs.note(StepWork(40, 0.0), each, has_prompts=True)
+
+    assert costs.cost is not None
+    assert costs.cost.tokens_beside(StepWork(8, 0.0))[1] == pytest.approx(512)
+
+
 def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:
     """None takes less than reading the weights, however few positions are left for the last."""
     cost = StepCost(0.0, 0.001, 0.0, least_seconds=0.25)

@@ -18,6 +18,8 @@ _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
 _FLAT = 1.2
 """Part of the time of reading the weights up to which a pass says nothing of what positions take."""
+_REFUTED = 2.0
+"""Part of it from which on a pass that was expected to take that, and was as short, refutes what has been learnt."""
 HUNG_FACTOR = 4.0
 """A pass that takes so many times what is predicted hangs, if passes of late took what was predicted."""
 _LEAST_PASSES = 4
@@ -115,9 +117,10 @@ class StepCostModel:
         if self._is_stale:
             self._is_stale = False
             steps = [moments for has_prompts, moments in self._moments.items() if not has_prompts]
-            self._cost = _fit([*steps, self._computing], self._least_seconds)
             if self._pass_tokens and True in self._moments and not self._computing.passes:
                 self._cost = StepCost(0.0, self._least_seconds / self._pass_tokens, 0.0, self._least_seconds)
+            else:
+                self._cost = _fit([*steps, self._computing], self._least_seconds)
         return self._cost
 
     def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
@@ -131,6 +134,8 @@ class StepCostModel:
         moments.add(work, seconds)
         if has_prompts and seconds > _FLAT * self._least_seconds:
             self._computing.add(work, seconds)
+        elif has_prompts and self.cost and self.cost.seconds(work) > _REFUTED * self._least_seconds:
+            self._computing = _Moments()  # of pauses, or of the first passes: kernels were compiled in them
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 

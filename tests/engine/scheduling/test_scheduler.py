@@ -104,12 +104,17 @@ def test_a_reception_leaves_their_slots_to_those_that_it_passes() -> None:
     assert stepper.admit_receiving() == []
 
 
-def test_a_reception_waits_for_blocks_that_a_pass_in_flight_fills() -> None:
+@pytest.mark.parametrize("num_behind", [0, 1])
+def test_a_reception_waits_for_blocks_that_a_pass_in_flight_fills(num_behind: int) -> None:
     """Where the pass fails they never held what their hash says, and the reception would never know."""
     stepper = Stepper()
     filling = stepper.add(request_of(prompt_of(9)))
     step = stepper.scheduler.schedule()
     stepper.scheduler.progress.begin(step)
+    for _ in range(num_behind):
+        behind = stepper.scheduler.schedule()
+        assert behind.sequences == [filling]
+        stepper.scheduler.progress.begin(behind)
     receiving = stepper.add(request_of(prompt_of(9), "receiving", purpose=Purpose.RECEIVE))
 
     in_flight = stepper.admit_receiving()

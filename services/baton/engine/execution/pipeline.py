@@ -198,6 +198,7 @@ class Pipeline:
                 break
             began = self._clock()
             is_awaited = self._await_command(self._rest_seconds(launched.step, 1))
+            is_awaited = is_awaited or bool(self._scheduler.waiting) or self._is_gap_wanted()
             self.note_rest(self._clock() - began)
             if is_awaited and launched.launched is not None:
                 num_kept = launched.launched.cut(launched.step.num_collected + 1)
@@ -262,9 +263,8 @@ class Pipeline:
         swap_blocks(self._runner, swaps, self._scheduler.offload, self._lane, self._clock)
 
     def _may_lengthen(self, step: Step) -> bool:
-        if self._is_gap_wanted():
-            return False
-        is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)
+        is_waited_for = self._scheduler.waiting or self._scheduler.receiving or self._is_gap_wanted()
+        is_alone = not is_waited_for and not self._await_command(0.0)
         is_plain = step.is_decode and not step.has_adapters
         return self._runner.max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone
 
@@ -288,9 +288,8 @@ class Pipeline:
         self.pass_seconds = now - self._free_since
         self._scheduler.note_pass(launched.step, self.pass_seconds)
         self._free_since = now
-        waited = now - began
         # A pass that was over before the host looked says nothing of how long the next may be left alone.
-        is_over = waited <= _LEAST_REST_SECONDS / 10
+        is_over = (waited := now - began) <= _LEAST_REST_SECONDS / 10
         self._busy_seconds = math.inf if is_over else self.pass_seconds - waited - self._rested_seconds
         self._step_seconds = self.pass_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0
@@ -302,7 +301,8 @@ class Pipeline:
 
     def _awaited_seconds(self, launched: Pass) -> float:
         """Return for how long commands may be executed beside a pass that has another one behind it."""
-        if self._in_flight is None or self._in_flight is launched or self._is_over(launched):
+        is_last = self._in_flight is None or self._in_flight is launched
+        if is_last or math.isinf(self._busy_seconds) or self._is_over(launched):
             return 0.0
         seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(launched.step) - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0

@@ -65,7 +65,7 @@ class Scheduler:
         self._queues = SequenceQueues()
         self._turns = TenantTurns(self._queues)
         self.admission = BatchAdmission(pool, self.states, self.offload, limits, self._queues, self._turns)
-        self._last = Step()
+        self._before = self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
         self._uncopied = list[SwapOut]()  # of blocks that were given away beside a pass
@@ -128,11 +128,11 @@ class Scheduler:
         self._reserve_blocks()
         is_short = len(self.waiting) > num_waiting
         if self._may_repeat():
-            self._last = self._last.again()
+            self._before, self._last = self._last, self._last.again()
             self._last.swaps.outs = self.swap_outs()
             return self._last
-        before, self._last = self._last, Step.after(self._last)
-        step, may_be_alone = self._last, bool(self._suspects) and not _is_in_flight(before)
+        self._before, self._last = self._last, Step.after(self._last)
+        step, may_be_alone = self._last, bool(self._suspects) and not _is_in_flight(self._before)
         self._num_changes = self._queues.num_changes
         is_due = may_be_alone and self._num_shared >= self._turns.passes_between(self._suspects)
         self._num_shared += 1
@@ -151,11 +151,11 @@ class Scheduler:
         return step
 
     def admit_receiving(self) -> list[Sequence]:
-        """Return who got blocks beside the pass in flight: sequences that only receive, which no pass need wait for.
+        """Return who got blocks beside what is in flight: sequences that only receive, which no pass need wait for.
 
         What their blocks hold is to be copied out before anything is written there, see `take_uncopied`.
         """
-        step = Step.after(self._last)
+        step = Step.after(self._before, self._last)
         self.offload.forget_evicted()
         self.admission.admit_receiving(step)
         self._uncopied += self.offload.drain()
@@ -172,7 +172,7 @@ class Scheduler:
 
     def undo(self, step: Step) -> None:
         """Take back a pass that was in flight when one failed: its sequences that still run are computed again."""
-        self._last = Step()
+        self._before = self._last = Step()
         self.progress.take_back(step)
         self.states.forget(step.members)
         self.offload.forget([*step.cache.filled, *step.cache.stored])

@@ -167,9 +167,10 @@ class Step:
         return self._sampled
 
     @classmethod
-    def after(cls, last: Step) -> Self:
-        """Return an empty pass, to be planned behind the last one."""
-        return cls(cache=CacheChanges(unproven=frozenset(() if last.num_collected else last.cache.stored)))
+    def after(cls, *last: Step) -> Self:
+        """Return an empty pass, to be planned behind the last ones."""
+        unproven = [block_hash for step in last if not step.num_collected for block_hash in step.cache.stored]
+        return cls(cache=CacheChanges(unproven=frozenset(unproven)))
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the next positions of a sequence."""
