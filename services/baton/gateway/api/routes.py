@@ -123,74 +123,53 @@ def page_endpoints(pages: Pages) -> list[Endpoint]:
     """Return what is answered from what the gateway knows."""
     status, model = dict[str, str], [{"name": "model", **_IN_PATH}]
     is_open, lists, one = Access.OPEN, ModelListBody | schema.ModelPage, ModelBody | schema.ModelObject
+    get = partial(Endpoint, "GET")
     return [
-        Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", lists),
-        Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", one, parameters=model),
-        Endpoint("GET", "/health", pages.send_health, "Whether the process is alive.", status, access=is_open),
-        Endpoint("GET", "/ping", pages.send_health, "The same, as SageMaker asks.", status, access=is_open),
+        get("/v1/models", pages.send_models, "The models that are served.", lists),
+        get("/v1/models/{model}", pages.send_model, "One model.", one, parameters=model),
+        get("/health", pages.send_health, "Whether the process is alive.", status, access=is_open),
+        get("/ping", pages.send_health, "The same, as SageMaker asks.", status, access=is_open),
         Endpoint("POST", "/ping", pages.send_health, "The same.", status, access=is_open),
-        Endpoint(
-            "GET",
-            "/ready",
-            pages.send_ready,
-            "Whether requests can be served, and if not, why.",
-            status,
-            access=is_open,
-        ),
-        Endpoint("GET", "/version", pages.send_version, "Version of Baton.", status, access=is_open),
-        Endpoint(
-            "GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None, access=Access.ADMIN
-        ),
-        Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None, access=is_open),
-        *(Endpoint("GET", path, pages.send_docs, access=is_open) for path in ("/docs", "/docs.css", "/docs.js")),
+        get("/ready", pages.send_ready, "Whether requests can be served, and if not, why.", status, access=is_open),
+        get("/version", pages.send_version, "Version of Baton.", status, access=is_open),
+        get("/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None, access=Access.ADMIN),
+        get("/openapi.json", pages.send_openapi, "This API.", None, access=is_open),
+        *(get(path, pages.send_docs, access=is_open) for path in ("/docs", "/docs.css", "/docs.js")),
     ]
 
 
 def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
     """Return what tools for exo's cluster ask; it shows and pins nodes, so that it is for administrators."""
     part, instance, link = ([{"name": name, **_IN_PATH}] for name in ("path", "instance_id", "link_id"))
+    get, post, delete = (partial(Endpoint, method) for method in ("GET", "POST", "DELETE"))
     rows = [
-        Endpoint("GET", "/models", exo.send_models, "The models that are served, as exo lists them."),
-        Endpoint("GET", "/state", exo.send_state, "Instances, runners, and what the nodes' sensors say."),
-        Endpoint(
-            "GET",
-            "/state/{path}",
-            exo.send_state,
-            "A part of the state, its keys separated by slashes.",
-            Any,
-            parameters=part,
+        get("/models", exo.send_models, "The models that are served, as exo lists them."),
+        get("/state", exo.send_state, "Instances, runners, and what the nodes' sensors say."),
+        get(
+            "/state/{path}", exo.send_state, "A part of the state, its keys separated by slashes.", Any, parameters=part
         ),
-        Endpoint(
-            "GET",
+        get(
             "/instance/previews",
             exo.send_previews,
             "The placements that the router would consider for a request, cheapest first.",
             parameters=PREVIEW_PARAMETERS,
         ),
-        Endpoint(
-            "POST",
+        post(
             "/instance",
             exo.create_instance,
             "Hold benchmark requests of a model to the nodes of a preview; other requests go anywhere.",
             body=InstanceBody,
         ),
-        Endpoint("GET", "/instance/{instance_id}", exo.send_instance, "A pinned placement.", parameters=instance),
-        Endpoint(
-            "DELETE",
-            "/instance/{instance_id}",
-            exo.delete_instance,
-            "Lift a pin; no process ends.",
-            parameters=instance,
-        ),
-        Endpoint("GET", "/v1/instance-links", exo.send_links, "The links between pinned placements.", list[Any]),
-        Endpoint(
-            "POST",
+        get("/instance/{instance_id}", exo.send_instance, "A pinned placement.", parameters=instance),
+        delete("/instance/{instance_id}", exo.delete_instance, "Lift a pin; no process ends.", parameters=instance),
+        get("/v1/instance-links", exo.send_links, "The links between pinned placements.", list[Any]),
+        post(
             "/v1/instance-links",
             exo.create_link,
             "Have pinned placements compute the prompts of others.",
             body=LinkBody,
         ),
-        Endpoint("DELETE", "/v1/instance-links/{link_id}", exo.delete_link, "End a link.", parameters=link),
+        delete("/v1/instance-links/{link_id}", exo.delete_link, "End a link.", parameters=link),
     ]
     return [row._replace(access=Access.ADMIN) for row in rows]
 
