@@ -22,12 +22,9 @@ class TopLogprobBody(msgspec.Struct):
     bytes: list[int]
 
 
-class TokenLogprobBody(msgspec.Struct):
+class TokenLogprobBody(TopLogprobBody):
     """A token of a chat completion."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
     top_logprobs: list[TopLogprobBody]
 
 
