@@ -51,7 +51,8 @@ class EventWriter:
             self._held.add(delta)
             return
         if not self._response.write(self._render(delta)):
-            self._hold()
+            self._held = _HeldOutput()
+            self._response.when_writable(self._release)
 
     async def settle(self) -> None:
         """Wait until nothing is held; raise ClientGoneError if the client takes nothing for too long."""
@@ -68,10 +69,6 @@ class EventWriter:
 
     def _render_first(self, delta: Delta) -> bytes:
         return self.opening() + self._form.delta(self._index, delta)
-
-    def _hold(self) -> None:
-        self._held = _HeldOutput()
-        self._response.when_writable(self._release)
 
     def _release(self) -> None:
         held, self._held = self._held, None
