@@ -26,11 +26,7 @@ LASTING_SECONDS = 5.0
 """An older line says nothing about now; a machine that was asleep has one."""
 _LEAST_DEGREES = 10.0
 """Below it a sensor of the GPU is switched off: no machine is as cold."""
-_USES = {
-    "gpu_usage": "gpu_usage",
-    "pcpu_usage": "performance_cpu_usage",
-    "ecpu_usage": "efficiency_cpu_usage",
-}
+_USES = {"gpu_usage": "gpu_usage", "pcpu_usage": "performance_cpu_usage", "ecpu_usage": "efficiency_cpu_usage"}
 
 
 class AppleSensor:
