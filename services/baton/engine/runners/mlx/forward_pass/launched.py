@@ -25,11 +25,7 @@ class MlxLogits:
 
     def argmax(self) -> list[int]:
         """Return the most probable token of each row (the smallest id among equals), `NOT_FINITE` where none is."""
-        if self._logits.shape[0] == 0:
-            return []
-        best = mx.argmax(self._logits, axis=-1).astype(mx.int32)
-        is_finite = mx.isfinite(mx.max(self._logits, axis=-1))
-        return cast(list[int], mx.where(is_finite, best, NOT_FINITE).tolist())
+        return cast(list[int], _most_probable(self._logits).tolist())
 
     def rows(self, indices: Sequence[int] | None = None) -> Array:
         """Return some rows, or all, on the host, float32."""
