@@ -7,6 +7,7 @@ Nemotron-H without a cache belong to the one before them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -77,7 +78,7 @@ def conform_mamba(model: Any, config: Mapping[str, Any]) -> None:
 
 def halves_of(layers: Sequence[Any]) -> list[Any]:
     """Return layers of Falcon-H1 cut in two, in turn; each takes hidden states, a mask and a cache."""
-    return [half(layer) for layer in layers for half in (_MambaHalf, _AttentionHalf)]
+    return [partial(half, layer) for layer in layers for half in (_mamba_half, _attention_half)]
 
 
 def grouped(layers: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -90,7 +91,7 @@ def grouped(layers: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         has_cache |= layer.block_type in _CACHING
         groups[-1].append(layer)
     end = max(place for place, layer in enumerate(groups[-1]) if layer.block_type in _CACHING) + 1
-    return [_Together(group) for group in (*groups[:-1], groups[-1][:end])], groups[-1][end:]
+    return [partial(_together, group) for group in (*groups[:-1], groups[-1][:end])], groups[-1][end:]
 
 
 def _multiply(model: Any, config: Mapping[str, Any]) -> None:
@@ -125,37 +126,22 @@ def _multiply(model: Any, config: Mapping[str, Any]) -> None:
             layer.mamba.norm = GatedNorm(layer.mamba.norm, layer.mamba.n_groups)
 
 
-class _MambaHalf:
-    """Returns [..., 2 * hidden_size]: what Mamba has been added to, and what attention takes."""
-
-    def __init__(self, layer: Any) -> None:
-        self._layer = layer
-
-    def __call__(self, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:  # noqa: ARG002
-        normed = self._layer.input_layernorm(hidden)
-        return mx.concatenate([hidden + self._layer.mamba(normed, cache=cache), normed], axis=-1)
+def _mamba_half(layer: Any, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:  # noqa: ARG001
+    """Return [..., 2 * hidden_size]: what Mamba has been added to, and what attention takes."""
+    normed = layer.input_layernorm(hidden)
+    return mx.concatenate([hidden + layer.mamba(normed, cache=cache), normed], axis=-1)
 
 
-class _AttentionHalf:
-    """Takes what `_MambaHalf` returns."""
-
-    def __init__(self, layer: Any) -> None:
-        self._layer = layer
-
-    def __call__(self, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
-        mixed, normed = mx.split(hidden, 2, axis=-1)
-        mixed = mixed + self._layer.self_attn(normed, mask=mask, cache=cache)
-        output: mx.array = mixed + self._layer.feed_forward(self._layer.pre_ff_layernorm(mixed))
-        return output
+def _attention_half(layer: Any, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
+    """Take what `_mamba_half` returns."""
+    mixed, normed = mx.split(hidden, 2, axis=-1)
+    mixed = mixed + layer.self_attn(normed, mask=mask, cache=cache)
+    output: mx.array = mixed + layer.feed_forward(layer.pre_ff_layernorm(mixed))
+    return output
 
 
-class _Together:
-    """Layers of which one has a cache."""
-
-    def __init__(self, layers: Sequence[Any]) -> None:
-        self._layers = layers
-
-    def __call__(self, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
-        for layer in self._layers:
-            hidden = layer(hidden, mask=mask, cache=cache)
-        return hidden
+def _together(layers: Sequence[Any], hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
+    """Compute layers of which one has a cache."""
+    for layer in layers:
+        hidden = layer(hidden, mask=mask, cache=cache)
+    return hidden
