@@ -118,6 +118,7 @@ class ThreadConnection(Connection):
         self.writer = FrameWriter(stream)
         self.greeted = threading.Event()
         """Set when the peer's first settings have come, or the connection has ended."""
+        self._last_stream_id = 0  # of the peer's, that was taken
         self._stream = stream
         self._reader = FrameReader(stream, self._on_silence)
         self._checker = frames.FrameChecker(limits)
@@ -232,8 +233,4 @@ class ThreadConnection(Connection):
 
     def _say_goodbye(self, code: frames.ErrorCode, message: str) -> None:
         with contextlib.suppress(OSError):  # a peer that is gone needs none
-            self.post(frames.goaway_frame(self._last_stream_id(), code, message))
-
-    def _last_stream_id(self) -> int:
-        """Return the last stream of the peer's that was taken."""
-        return 0
+            self.post(frames.goaway_frame(self._last_stream_id, code, message))

@@ -143,14 +143,13 @@ class ServerConnection(ThreadConnection):
         self._incoming: dict[int, IncomingRequest] = {}
         self._calls: dict[int, ServerCall] = {}
         self._idle = threading.Condition(self._lock)
-        self._highest_id = 0
         self._is_draining = False
 
     def drain(self) -> None:
         """Take no further calls; those that run go on."""
         self._is_draining = True
         try:
-            self.writer.post(goaway_frame(self._highest_id, ErrorCode.NO_ERROR, "shutting down"))
+            self.writer.post(goaway_frame(self._last_stream_id, ErrorCode.NO_ERROR, "shutting down"))
         except OSError:
             self.shut_down()
 
@@ -173,19 +172,16 @@ class ServerConnection(ThreadConnection):
         super()._on_greeting()
         self._set_due()
 
-    def _last_stream_id(self) -> int:
-        return self._highest_id
-
     def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
         self._checker.spend()
         if stream_id in self._incoming and is_last:
             self._request_ended(stream_id)  # trailers of a request say nothing in gRPC
             return
-        if stream_id <= self._highest_id:
+        if stream_id <= self._last_stream_id:
             return  # of a stream that this side has ended already
         if stream_id % 2 == 0:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is not a client's")
-        self._highest_id = stream_id
+        self._last_stream_id = stream_id
         if self._is_draining or len(self._calls) + len(self._incoming) >= self.limits.num_streams:
             self.writer.post(reset_frame(stream_id, ErrorCode.REFUSED_STREAM))
             return
@@ -209,7 +205,7 @@ class ServerConnection(ThreadConnection):
         if incoming is None or (num_bytes < _SMALL_BYTES and not is_last):
             self._checker.spend()
         if incoming is None:
-            if stream_id > self._highest_id:
+            if stream_id > self._last_stream_id:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
             self._reader.skip(num_bytes + padding)
             return
@@ -227,7 +223,7 @@ class ServerConnection(ThreadConnection):
             self._opened(stream_id, opened)
 
     def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
-        if stream_id > self._highest_id:
+        if stream_id > self._last_stream_id:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
         self._drop(stream_id)
         call = self._calls.get(stream_id)
