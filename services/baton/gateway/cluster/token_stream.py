@@ -110,6 +110,8 @@ class TokenStreams:
 
         `on_first` is called once the node, or one that takes over from it, has said a token.
         """
+        placement, generation.num_resumed_tokens = generation.placement, len(generation.output_token_ids)
+        assert placement is not None
         successor: asyncio.Task[Finished | None] | None = None
         context = contextvars.copy_context()  # its trace: the node tells of leaving in none
 
@@ -120,7 +122,9 @@ class TokenStreams:
                 successor = asyncio.create_task(work, context=context)
 
         try:
-            return await self._attempt(generation, take, leave, on_first)
+            request = self._request(generation, placement, generation.sampling)
+            attempt = self._watch(generation, placement, generation.output_token_ids, take, leave, on_first)
+            return await self._follow_on_node(placement.decode_address, request, attempt)
         except _WORTH_ANOTHER_NODE:
             if successor is None:
                 raise
@@ -205,19 +209,6 @@ class TokenStreams:
         generation.placement = response.placement
         generation.num_expected_cached_tokens = _expected_cached_tokens(response)
         return response.placement
-
-    async def _attempt(
-        self,
-        generation: GenerationState,
-        take: TakeTokens,
-        on_leaving: Callable[[Attempt], None],
-        on_first: Callable[[], None] | None,
-    ) -> Finished | None:
-        placement, generation.num_resumed_tokens = generation.placement, len(generation.output_token_ids)
-        assert placement is not None
-        request = self._request(generation, placement, generation.sampling)
-        attempt = self._watch(generation, placement, generation.output_token_ids, take, on_leaving, on_first)
-        return await self._follow_on_node(placement.decode_address, request, attempt)
 
     def _request(
         self, generation: GenerationState, placement: Placement, sampling: SamplingParameters
