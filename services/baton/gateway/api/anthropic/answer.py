@@ -96,12 +96,10 @@ def _with_text(block: schema.OutputBlock, text: str) -> schema.OutputBlock:
     if isinstance(block, schema.ThinkingBlock):
         return schema.ThinkingBlock(text)
     try:
-        arguments = msgspec.json.decode(text or "{}")
+        arguments = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return schema.TextBlock(text)
-    if isinstance(arguments, dict):
-        return schema.ToolUseBlock(block.id, block.name, arguments)
-    return schema.TextBlock(text)
+    return schema.ToolUseBlock(block.id, block.name, arguments)
 
 
 class MessageFormat:
