@@ -142,9 +142,7 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
         finally:
             await publication.close()
 
-    async def Lookup(  # noqa: N802 - named by the proto
-        self, request: messages.LookupRequest, _context: Context
-    ) -> messages.LookupResponse:
+    async def Lookup(self, request: messages.LookupRequest, _context: Context) -> messages.LookupResponse:  # noqa: N802
         """Return the longest prefix that each node holds."""
         if len(request.block_hashes) > MAX_LOOKUP_BYTES:
             raise InvalidFieldError("block_hashes", f"{len(request.block_hashes)} bytes exceed {MAX_LOOKUP_BYTES}")

@@ -59,9 +59,7 @@ class DecodeServicer(service.DecodeServiceServicer):
 
         await GatewayCall(self.generator, self._address).run(asked(), write)
 
-    async def Serve(  # noqa: N802
-        self, request_iterator: AsyncIterator[messages.ServeRequest], context: Context
-    ) -> None:
+    async def Serve(self, request_iterator: AsyncIterator[messages.ServeRequest], context: Context) -> None:  # noqa: N802
         """Stream many generations."""
         await context.send_initial_metadata(())  # else a call could not be ended while its first message is written
         call = GatewayCall(self.generator, self._address)

@@ -344,9 +344,7 @@ class RouterServicer(service.RouterServiceServicer):
         await self._warm_up.wait_for(request)
         return await self._placer.place(request)
 
-    async def ListNodes(  # noqa: N802 - named by the proto
-        self, _request: messages.ListNodesRequest, _context: Context
-    ) -> messages.ListNodesResponse:
+    async def ListNodes(self, _request: messages.ListNodesRequest, _context: Context) -> messages.ListNodesResponse:  # noqa: N802
         """List the nodes."""
         return list_nodes(self._state)
 

@@ -34,14 +34,12 @@ class ModelServicer(service.ModelServiceServicer):
     def __init__(self, supervision: ModelSupervision) -> None:
         self._supervision = supervision
 
-    async def ListModels(  # noqa: N802 - named by the proto
-        self, _request: messages.ListModelsRequest, _context: _Context
-    ) -> messages.ListModelsResponse:
+    async def ListModels(self, _request: messages.ListModelsRequest, _context: _Context) -> messages.ListModelsResponse:  # noqa: N802
         """Say how all models stand."""
         self._check_leads()
         return self._supervision.listed()
 
-    async def ChangeModel(  # noqa: N802
+    async def ChangeModel(  # noqa: N802 - named by the proto
         self, request: messages.ChangeModelRequest, _context: _Context
     ) -> messages.ChangeModelResponse:
         """Change what is wanted."""

@@ -85,9 +85,7 @@ class GenerationServicer(GenerationServiceServicer):
             compress_where_it_pays(response, context)
             return response
 
-    async def Detokenize(  # noqa: N802
-        self, request: wire.DetokenizeRequest, context: Context
-    ) -> wire.DetokenizeResponse:
+    async def Detokenize(self, request: wire.DetokenizeRequest, context: Context) -> wire.DetokenizeResponse:  # noqa: N802
         """Answer with the text of tokens."""
         async with self._working("Detokenize", request, context):
             try:
@@ -99,9 +97,7 @@ class GenerationServicer(GenerationServiceServicer):
             compress_where_it_pays(response, context)
             return response
 
-    async def CountTokens(  # noqa: N802
-        self, request: wire.CountTokensRequest, context: Context
-    ) -> wire.CountTokensResponse:
+    async def CountTokens(self, request: wire.CountTokensRequest, context: Context) -> wire.CountTokensResponse:  # noqa: N802
         """Answer with the number of tokens of a text or a conversation."""
         async with self._working("CountTokens", request, context) as asked:
             found = await self._tokenize(request, asked)
@@ -109,11 +105,7 @@ class GenerationServicer(GenerationServiceServicer):
                 token_count=len(found.token_ids), max_context_token_count=found.model.max_context_tokens
             )
 
-    async def ListModels(  # noqa: N802
-        self,
-        request: wire.ListModelsRequest,  # noqa: ARG002
-        context: Context,  # noqa: ARG002
-    ) -> wire.ListModelsResponse:
+    async def ListModels(self, _request: wire.ListModelsRequest, _context: Context) -> wire.ListModelsResponse:  # noqa: N802
         """List the models."""
         catalog = self._catalog
         if not any(row.max_context_tokens for row in catalog.listed()):
