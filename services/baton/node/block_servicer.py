@@ -42,9 +42,7 @@ class BlockServicer(BlockServiceServicer):
         self._node = node
 
     async def PullBlocks(  # noqa: N802
-        self,
-        request: ReceivedPull,
-        context: grpc.aio.ServicerContext[ReceivedPull, Message],  # noqa: ARG002
+        self, request: ReceivedPull, _context: grpc.aio.ServicerContext[ReceivedPull, Message]
     ) -> AsyncIterator[Message]:
         """Stream the leading blocks that are cached; frames as `baton.kv_transport.frame_codec` encodes them."""
         stream = BlockStream(self._node, request)

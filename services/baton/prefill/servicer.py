@@ -30,9 +30,7 @@ class PrefillServicer(service.PrefillServiceServicer):
         self._prefiller = prefiller
 
     async def Prefill(  # noqa: N802
-        self,
-        request: ReceivedRequest,
-        context: grpc.aio.ServicerContext[ReceivedRequest, Message],  # noqa: ARG002
+        self, request: ReceivedRequest, _context: grpc.aio.ServicerContext[ReceivedRequest, Message]
     ) -> AsyncIterator[Message]:
         """Stream a prompt's KV: layout, frames and first token, summary; frames as `frame_codec` encodes them."""
         sampling = await self._prefiller.compile(request.message)
