@@ -11,7 +11,6 @@ import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import typer
@@ -30,31 +29,25 @@ class Benchmark(NamedTuple):
     folder: str = "."
 
 
-BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
-    {
-        "serve": Benchmark("bench.serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
-        "load": Benchmark(
-            "bench.load", "Two nodes under Poisson load, beside a request alone and what formulas allow."
-        ),
-        "prediction": Benchmark(
-            "bench.prediction", "What placement predicted of a trace's requests, beside what happened."
-        ),
-        "overload": Benchmark(
-            "bench.overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."
-        ),
-        "gpu": Benchmark(
-            "bench.microbench.torch",
-            "The torch engine on a CUDA GPU beside its limits and transformers.",
-            ("bench", "cuda"),
-        ),
-        "placement": Benchmark(
-            "capacity.microbench", "What a decision costs the router, by nodes; in a checkout.", folder="tests"
-        ),
-        "shaped": Benchmark(
-            "bench.links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
-        ),
-    }
-)
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "serve": Benchmark("bench.serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
+    "load": Benchmark("bench.load", "Two nodes under Poisson load, beside a request alone and what formulas allow."),
+    "prediction": Benchmark(
+        "bench.prediction", "What placement predicted of a trace's requests, beside what happened."
+    ),
+    "overload": Benchmark("bench.overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
+    "gpu": Benchmark(
+        "bench.microbench.torch",
+        "The torch engine on a CUDA GPU beside its limits and transformers.",
+        ("bench", "cuda"),
+    ),
+    "placement": Benchmark(
+        "capacity.microbench", "What a decision costs the router, by nodes; in a checkout.", folder="tests"
+    ),
+    "shaped": Benchmark(
+        "bench.links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
+    ),
+}
 """By the word after `baton bench`. A benchmark is one line here, `python -m MODULE` with its own --help."""
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
