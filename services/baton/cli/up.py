@@ -165,8 +165,10 @@ def command(
     raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_told, is_lan=is_lan))
 
 
-def _check(site: LocalCluster, *, is_lan: bool) -> None:
-    """Check what can be known before anything runs."""
+def _start(
+    site: LocalCluster, specs: Sequence[NodeSpec], start_timeout_seconds: float, *, is_verbose: bool, is_lan: bool
+) -> int:
+    """Check what can be known before anything runs, then run it; return the exit status."""
     check_ports_are_free(
         site.host,
         (
@@ -176,15 +178,8 @@ def _check(site: LocalCluster, *, is_lan: bool) -> None:
     )
     if is_lan:
         check_installed()
-    if is_lan and not site.lan_dir:
-        raise ConfigurationError(f"--lan: opens what is bound to loopback; leave out --host {site.host}")
-
-
-def _start(
-    site: LocalCluster, specs: Sequence[NodeSpec], start_timeout_seconds: float, *, is_verbose: bool, is_lan: bool
-) -> int:
-    """Check what can be known before anything runs, then run it; return the exit status."""
-    _check(site, is_lan=is_lan)
+        if not site.lan_dir:
+            raise ConfigurationError(f"--lan: opens what is bound to loopback; leave out --host {site.host}")
     if not site.is_insecure and not is_loopback(site.host):
         raise ConfigurationError(
             f"--host {site.host}: whoever reaches it from another machine would be believed, for the processes of "
