@@ -299,10 +299,8 @@ def _check_counts(sampling: SamplingParameters) -> None:
         if sampling.min_token_count > sampling.max_token_count:
             problem = f"{sampling.min_token_count} is more than the limit of {sampling.max_token_count} tokens"
             raise InvalidFieldError("min_token_count", problem)
-    if sampling.HasField("top_logprob_count"):
-        check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
-    if sampling.HasField("prompt_logprob_count"):
-        check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
+    check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
+    check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
 
 
 def _check_structured_output(sampling: SamplingParameters) -> None:
