@@ -108,9 +108,8 @@ class FastStream:
         except DecodeError as error:
             raise CallError(Code.INTERNAL, "a message of the KV stream cannot be read") from error
         if isinstance(message, ReceivedFrame):
-            with contextlib.suppress(
-                StreamBrokenError
-            ):  # whoever takes the message finds that it cannot be with_payload
+            # Whoever takes the message finds that it cannot be `with_payload`.
+            with contextlib.suppress(StreamBrokenError):
                 message = with_payload(message, self._loan)
                 message = message.checked(frame_crc32c(message.frame))
         self._post(self._append, message, len(data))

@@ -65,9 +65,8 @@ class RouterState:
         self._streams = StreamsInFlight(clock)
         self._recent: dict[str, RecentWork] = {}
         self._max_placements = max_placements
-        self._awaited: OrderedDict[str, PlacedRequest] = (
-            OrderedDict()
-        )  # whose outcome is to come; the oldest goes first
+        # Whose outcome is to come; the oldest goes first.
+        self._awaited: OrderedDict[str, PlacedRequest] = OrderedDict()
         self._num_placements = 0
         self._wire_policy = limits.wire_policy
         self._links = LinkTable(

@@ -148,9 +148,8 @@ class RowSet:
             reading = read_one(Extent(span.start - 1, span.start, span.block_table), 0, self._block_tokens)
         for index, layer in self.layers.items():
             layer.fill(row, pools[index], reading)
-        mx.eval(
-            [layer.arrays for layer in self.layers.values()]
-        )  # or the step's write would copy the pools that this reads
+        # Or the step's write would copy the pools that this reads.
+        mx.eval([layer.arrays for layer in self.layers.values()])
 
     def _aim(self, starts: npt.NDArray[np.int32]) -> None:
         if starts.min() == starts.max():  # a slice costs less than a scatter

@@ -60,11 +60,8 @@ def arguments_of(config: Mapping[str, Any]) -> dict[str, Any]:
         limits = (config["time_step_min"], float("inf"))
         return {"time_step_limit": limits, "attention_bias": False, "mamba_proj_bias": config.get("use_bias", False)}
     sizes = {"mamba_d_ssm": inner_size(config), "mamba_d_head": inner_size(config) // config["mamba_n_heads"]}
-    return {
-        **NO_MULTIPLIERS,
-        "attention_in_multiplier": 1.0,
-        **sizes,
-    }  # mlx-lm would multiply weights in the folder's own format, which rounds
+    # mlx-lm would multiply weights in the folder's own format, which rounds.
+    return {**NO_MULTIPLIERS, "attention_in_multiplier": 1.0, **sizes}
 
 
 def conform_mamba(model: Any, config: Mapping[str, Any]) -> None:
