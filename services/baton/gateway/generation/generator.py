@@ -78,8 +78,7 @@ class TextGenerator:
             priority=max(prompt.request.priority, context.key.earliest_priority),
         )
         observer = GenerationObserver(generation, context, self._metrics, self._journal, is_first_choice=choice == 0)
-        take_delta = _drop if prompt.request.is_output_dropped else on_delta
-        output = _Output(prompt, observer, take_delta)
+        output = _Output(prompt, observer, (lambda _delta: None) if prompt.request.is_output_dropped else on_delta)
         try:
             with observer:
                 finished = await self._token_streams.follow(generation, output.take)
@@ -166,10 +165,6 @@ def _choice_sampling(sampling: SamplingParameters, choice: int) -> SamplingParam
     digest = blake2b(f"baton/choice\0{sampling.seed}\0{choice}".encode(), digest_size=8).digest()
     own.seed = int.from_bytes(digest, "little") >> 1
     return own
-
-
-def _drop(delta: Delta) -> None:
-    """Take output that nobody wants."""
 
 
 def _with_reasoning(result: GenerationResult, generation: GenerationState) -> GenerationResult:
