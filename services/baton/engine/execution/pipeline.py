@@ -301,8 +301,8 @@ class Pipeline:
 
     def _awaited_seconds(self, launched: Pass) -> float:
         """Return for how long commands may be executed beside a pass that has another one behind it."""
-        is_last = self._in_flight is None or self._in_flight is launched
-        if is_last or math.isinf(self._busy_seconds) or self._is_over(launched):
+        is_last = self._in_flight is None or self._in_flight is launched or self._is_over(launched)
+        if is_last or self._scheduler.uncopied or math.isinf(self._busy_seconds):  # a copy may wait for both passes
             return 0.0
         seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(launched.step) - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0

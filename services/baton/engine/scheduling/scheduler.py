@@ -68,7 +68,7 @@ class Scheduler:
         self._before = self._last = Step()
         self._num_changes = -1  # of the batch when `_last` was planned
         self._num_arrived = 0
-        self._uncopied = list[SwapOut]()  # of blocks that were given away beside a pass
+        self.uncopied = list[SwapOut]()  # of blocks that were given away beside a pass
         self._suspects = list[Sequence]()
         self._num_shared = 0
         """Passes since the last one that was a suspect's alone."""
@@ -158,12 +158,12 @@ class Scheduler:
         step = Step.after(self._before, self._last)
         self.offload.forget_evicted()
         self.admission.admit_receiving(step)
-        self._uncopied += self.offload.drain()
+        self.uncopied += self.offload.drain()
         return step.admitted
 
     def take_uncopied(self) -> list[SwapOut]:
         """Return, once, what is to be copied out of blocks that sequences have got beside a pass."""
-        uncopied, self._uncopied = self._uncopied, []
+        uncopied, self.uncopied = self.uncopied, []
         return uncopied
 
     def swap_outs(self) -> list[SwapOut]:

@@ -299,7 +299,7 @@ class StepBudget(NamedTuple):
         """
         num_added = self.filled_tokens - max(num_tokens, self.free_tokens)
         is_enough = num_added * num_ended > self.fixed_tokens * (self.num_prompts - num_ended)
-        return max(0, (min(self.max_tokens, int(self.free_tokens)) if is_enough else self.max_tokens) - num_tokens)
+        return max(0, (min(self.max_tokens, round(self.free_tokens)) if is_enough else self.max_tokens) - num_tokens)
 
 
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
