@@ -338,6 +338,7 @@ def test_what_is_kept_for_a_newcomer_that_cannot_begin_is_the_next_ones() -> Non
     short = stepper.add(request_of(prompt_of(4, 3), "short"))
 
     assert _dealt(stepper.step()) == [(first, 36), (short, 4)]
+    assert (first, 39) in _dealt(stepper.step()), "beside the other's next token: nothing is kept any more"
 
 
 def _dealt(step: Step | None) -> list[tuple[Sequence, int]]:

@@ -57,6 +57,7 @@ class BatchAdmission:
         turns: TenantTurns,
     ) -> None:
         self.is_sparing = False
+        self._has_export_room = True  # the last time that somebody asked, once a pass
         self._pool, self._states = pool, states
         self._offload, self._limits = offload, limits
         self._queues, self._turns = queues, turns
@@ -86,7 +87,8 @@ class BatchAdmission:
         for sequence in self._candidates():
             if num_slots <= 0 or num_tokens >= limit:
                 break
-            if sequence.is_held_up or sequence.suspect_end:
+            is_export = sequence.purpose is Purpose.PREFILL and not sequence.is_admitted
+            if sequence.is_held_up or sequence.suspect_end or (is_export and not self._has_export_room):
                 continue
             found = self.find(sequence)
             if not self._has_blocks(sequence, found):
@@ -154,6 +156,7 @@ class BatchAdmission:
             self._join(step, budget, sequence, prefix)
             if sequence.phase is Phase.RUNNING:
                 self._note(in_flight, sequence, step)
+        self._has_export_room = has_room
 
     def admit_receiving(self, step: Step) -> None:
         """Give blocks to waiting sequences whose KV comes from elsewhere: no pass computes them.
