@@ -171,6 +171,17 @@ def test_a_pause_is_not_what_positions_take(seconds: list[float]) -> None:
     assert costs.cost.tokens_beside(StepWork(8, 0.0))[1] == pytest.approx(512)
 
 
+def test_a_pass_that_was_over_before_the_host_looked_refutes_nothing() -> None:
+    """What the host was late for counts for the pass before; none takes less than reading the weights."""
+    costs = StepCostModel(least_seconds=0.1, pass_tokens=512)
+    for _ in range(8):
+        costs.note(StepWork(512, 0.0), 0.512, has_prompts=True)
+    costs.note(StepWork(464, 0.0), 0.002, has_prompts=True)
+
+    assert costs.cost is not None
+    assert costs.cost.seconds(StepWork(512, 0.0)) == pytest.approx(0.512, rel=0.01)
+
+
 def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:
     """None takes less than reading the weights, however few positions are left for the last."""
     cost = StepCost(0.0, 0.001, 0.0, least_seconds=0.25)

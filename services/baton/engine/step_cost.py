@@ -134,8 +134,10 @@ class StepCostModel:
         moments.add(work, seconds)
         if has_prompts and seconds > _FLAT * self._least_seconds:
             self._computing.add(work, seconds)
-        elif has_prompts and self.cost and self.cost.seconds(work) > _REFUTED * self._least_seconds:
-            self._computing = _Moments()  # of pauses, or of the first passes: kernels were compiled in them
+        elif has_prompts and self.cost:
+            is_measured = seconds > self._least_seconds / _FLAT  # else the host looked late at the pass before
+            if is_measured and self.cost.seconds(work) > _REFUTED * self._least_seconds:
+                self._computing = _Moments()  # of pauses, or of the first passes: kernels were compiled in them
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 
