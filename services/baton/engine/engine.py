@@ -1,7 +1,7 @@
 """The engine: one thread that owns a runner, a scheduler and every living sequence.
 
-Services talk to it by commands, which any thread may give and which take effect between two passes; it answers by
-events, those of one pass delivered together.
+Services talk to it by commands, which any thread may give and which take effect while the host plans and processes
+no pass; it answers by events, those of one pass delivered together.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Engine:
         self.call(spare)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Run a function in the engine's thread, between two passes."""
+        """Run a function in the engine's thread, as a command."""
         self._commands.put(function)
 
     def load(self) -> EngineLoad:

@@ -362,11 +362,9 @@ def test_what_is_behind_the_pass_at_the_device_is_not_computed_yet_either() -> N
 
     assert list(pipeline.prompts_in_flight().values()) == [4 + 8]
     assert pipeline.seconds_left == pytest.approx(0.25 + 0.5)
-    awaited = pipeline._awaited
-    assert awaited is not None
-    assert pipeline._awaited_seconds(awaited) == 0.0, "the last pass was over by then: what this one takes is not known"
+    assert pipeline._awaited_seconds() == 0.0, "the last pass was over by then: what this one takes is not known"
     pipeline._busy_seconds = 0.0
-    assert pipeline._awaited_seconds(awaited) == pytest.approx(0.95 * 0.5 - 0.25)
+    assert pipeline._awaited_seconds() == pytest.approx(0.95 * 0.5 - 0.25)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

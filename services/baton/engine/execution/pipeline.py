@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import NamedTuple
 
 from baton.engine.events import Failed, Isolated, PromptScored
@@ -272,7 +271,7 @@ class Pipeline:
         """Wait for the next step of what was launched, and process what it brings; return whether it is sound."""
         self.timer.begin(launched.step, self._free_since)
         self._awaited = launched
-        self.note_rest(self._take_commands(partial(self._awaited_seconds, launched)))
+        self.note_rest(self._take_commands(self._awaited_seconds))
         self._awaited = None
         began = self._clock()
         try:
@@ -299,12 +298,12 @@ class Pipeline:
         self._enter(result)
         return True
 
-    def _awaited_seconds(self, launched: Pass) -> float:
-        """Return for how long commands may be executed beside a pass that has another one behind it."""
-        is_last = self._in_flight is None or self._in_flight is launched or self._is_over(launched)
-        if is_last or self._scheduler.uncopied or math.isinf(self._busy_seconds):  # a copy may wait for both passes
+    def _awaited_seconds(self) -> float:
+        """Return for how long commands may be executed beside two passes; 0: a copy is due, which may wait for both."""
+        at_device, *behind = self._all_in_flight
+        if not behind or self._is_over(at_device) or self._scheduler.uncopied or math.isinf(self._busy_seconds):
             return 0.0
-        seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(launched.step) - self._clock()
+        seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(at_device.step) - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _is_over(self, launched: Pass) -> bool:
