@@ -25,6 +25,9 @@ HUNG_FACTOR = 4.0
 _LEAST_PASSES = 4
 """Passes of a kind and size after which one is judged: kernels are compiled, and graphs captured, in the first ones."""
 
+_LEAST_SURE_SHARE = 1 / 64
+"""Of what a pass is expected to take, where the host always looks late."""
+
 
 class StepWork(NamedTuple):
     """What a pass computes."""
@@ -109,6 +112,7 @@ class StepCostModel:
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
         self._cost: StepCost | None = None
         self._is_stale = False
+        self._sure_share = 1.0  # of what passes with prompts were expected to take
         self._num_passes = Counter[_Size]()
 
     @property
@@ -123,10 +127,17 @@ class StepCostModel:
                 self._cost = _fit([*steps, self._computing], self._least_seconds)
         return self._cost
 
-    def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
-        """Take in what a pass took. `seconds` of 0 or less are no measurement."""
+    def note(self, work: StepWork, seconds: float, *, has_prompts: bool, is_late: bool = False) -> None:
+        """Take in what a pass took; `is_late`: at most, for it was over when the host looked, nobody knows since when.
+
+        `seconds` of 0 or less are no measurement.
+        """
         if seconds <= 0.0:
             return
+        if has_prompts and (expected := self.expected_seconds(work, has_prompts=True)):
+            share = min(1.0, seconds / expected)
+            share = min(share, self._sure_share) / 2 if is_late else min(share, 2 * self._sure_share)
+            self._sure_share = max(_LEAST_SURE_SHARE, share)
         moments = self._moments.setdefault(has_prompts, _Moments())
         usual_seconds = moments.usual_seconds(work)
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
@@ -141,10 +152,15 @@ class StepCostModel:
         self._num_passes[_size_of(work, has_prompts=has_prompts)] += 1
         self._is_stale = True
 
-    def expected_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
-        """Return what a pass takes, no more than others in proportion; 0 where none of its kind has been measured."""
+    def expected_seconds(self, work: StepWork, *, has_prompts: bool, at_least: bool = False) -> float:
+        """Return what a pass takes, no more than others in proportion; 0 where none of its kind has been measured.
+
+        `at_least`: the share of it that those with prompts took for sure. Who looks at a pass when what is expected of
+        it is over would find that right for ever.
+        """
         moments = self._moments.get(has_prompts)
-        return min(self.cost.seconds(work), moments.usual_seconds(work)) if moments and self.cost else 0.0
+        seconds = min(self.cost.seconds(work), moments.usual_seconds(work)) if moments and self.cost else 0.0
+        return seconds * self._sure_share if at_least and has_prompts else seconds
 
     def longest_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
         """Return the time after which a pass is taken for hung, whatever the machine does besides.

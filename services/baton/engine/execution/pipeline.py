@@ -12,23 +12,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from baton.engine.events import Failed, Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
-from baton.engine.execution.host_sampling import (
-    PassResult,
-    TokenChoice,
-    draws_of,
-    plain_result,
-    sampled_result,
-    token_choice_of,
-)
+from baton.engine.execution.host_sampling import PassResult, TokenChoice, token_choice_of
+from baton.engine.execution.passes import Pass, collect, launch
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
-from baton.engine.runners.base import Launched, Runner
+from baton.engine.runners.base import Runner
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import Phase, Sequence
@@ -139,10 +132,11 @@ class Pipeline:
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _expected_seconds(self, step: Step) -> float:
-        """Return what a pass may take; 0: not known, for the host was busy at the last one."""
+        """Return what a pass takes at least; 0: not known, for the host was busy at the last one."""
         if step.is_decode and self._step_seconds:
             return self._step_seconds
-        return self._scheduler.expected_seconds(step) if self._busy_seconds < self.pass_seconds / 2 else 0.0
+        is_known = self._busy_seconds < self.pass_seconds / 2
+        return self._scheduler.expected_seconds(step, at_least=True) if is_known else 0.0
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -285,10 +279,11 @@ class Pipeline:
         self.timer.end()
         now = self._clock()
         self.pass_seconds = now - self._free_since
-        self._scheduler.note_pass(launched.step, self.pass_seconds)
-        self._free_since = now
         # A pass that was over before the host looked says nothing of how long the next may be left alone.
         is_over = (waited := now - began) <= _LEAST_REST_SECONDS / 10
+        is_late = is_over and math.isinf(self._runner.look_seconds)
+        self._scheduler.note_pass(launched.step, self.pass_seconds, is_late=is_late)
+        self._free_since = now
         self._busy_seconds = math.inf if is_over else self.pass_seconds - waited - self._rested_seconds
         self._step_seconds = self.pass_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0
@@ -352,48 +347,3 @@ class Pipeline:
         """Enter what a pass gave. Who examines the device may take a block that is yet to be copied out: none is."""
         self._scheduler.take_uncopied()
         self._health.note(outcomes)
-
-
-class Pass(NamedTuple):
-    """A pass, or several in a row, in flight."""
-
-    step: Step
-    launched: Launched | None
-    """The runner's side of it; None: no position is computed."""
-    choice: TokenChoice
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether the runner itself chooses all tokens, so that the next pass need not wait for the host."""
-        return self.choice is not TokenChoice.ON_HOST
-
-
-def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None = None) -> Pass:
-    """Begin a pass."""
-    if not step.spans:
-        return Pass(step, None, TokenChoice.ON_HOST)
-    launched = runner.launch(
-        step.spans,
-        draws=draws_of(step) if choice is TokenChoice.DRAWN else None,
-        after=after.launched if after is not None and step.is_following else None,
-        num_steps=step.num_passes,
-    )
-    for copy in step.copies:
-        runner.copy_block(copy.source, copy.target)
-    return Pass(step, launched, choice)
-
-
-def collect(computed: Pass) -> PassResult:
-    """Wait for a pass, or for the next of several, and return what it brought to sequences that still live.
-
-    The first of several passes fills all blocks that they gave to the prefix cache: those of tokens known before.
-    """
-    step, launched = computed.step, computed.launched
-    if launched is None:
-        result = PassResult([], [], [], [])
-    elif computed.is_plain:
-        result = plain_result(step, launched.tokens(step.num_collected))
-    else:
-        result = sampled_result(step, launched.logits())
-    step.num_collected += 1
-    return result

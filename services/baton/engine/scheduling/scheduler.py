@@ -190,13 +190,13 @@ class Scheduler:
                 self._suspects.append(sequence)
         self.undo(step)
 
-    def note_pass(self, step: Step, seconds: float) -> None:
-        """Take in what a pass took, from when the device could begin it until its tokens were there."""
+    def note_pass(self, step: Step, seconds: float, *, is_late: bool = False) -> None:
+        """Take in what a pass took, from when the device could begin it until its tokens were there, or were seen."""
         for sequence in step.sequences if step.is_alone else ():
             if sequence.num_computed >= sequence.suspect_end:
                 sequence.suspect_end = 0
         if step.spans:
-            self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0)
+            self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0, is_late=is_late)
             if seconds > 0.0:
                 self.offload.note_pass(seconds)
         if step.has_unanswered and (cost := self._costs.cost):
@@ -206,9 +206,10 @@ class Scheduler:
         """Return the time after which a pass is taken for hung; infinity: it cannot be told yet."""
         return self._costs.longest_seconds(step.work, has_prompts=step.num_prompts > 0) if step.spans else math.inf
 
-    def expected_seconds(self, step: Step) -> float:
-        """Return what a pass will take; 0: it cannot be told yet."""
-        return self._costs.expected_seconds(step.work, has_prompts=step.num_prompts > 0) if step.spans else 0.0
+    def expected_seconds(self, step: Step, *, at_least: bool = False) -> float:
+        """Return what a pass will take, or at least; 0: it cannot be told yet."""
+        work, has_prompts = step.work, step.num_prompts > 0
+        return self._costs.expected_seconds(work, has_prompts=has_prompts, at_least=at_least) if step.spans else 0.0
 
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
