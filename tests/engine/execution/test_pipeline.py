@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.passes import MockPass
 from baton.engine.scheduling.admission import SchedulerLimits
+from baton.engine.scheduling.step import Step
 from engine.faulty_runners import BreakingRunner
 from engine.rig import (
     GREEDY,
@@ -345,6 +347,29 @@ def test_positions_of_the_pass_in_flight_are_not_computed_yet() -> None:
 
 def test_what_is_behind_the_pass_at_the_device_is_not_computed_yet_either() -> None:
     """Commands that are executed while one pass ends and the next one waits may have the load told."""
+    pipeline, steps = _waiting_for_the_first_of_two()
+
+    assert list(pipeline.prompts_in_flight().values()) == [4 + 8]
+    assert pipeline.seconds_left == pytest.approx(0.25 + 0.5)
+    assert pipeline._awaited_seconds() == 0.0, "the last pass was over by then: what this one takes is not known"
+    pipeline._busy_seconds = 0.0
+    assert pipeline._awaited_seconds() == pytest.approx(0.95 * 0.5 - 0.25)
+
+
+@pytest.mark.parametrize(("look_seconds", "share"), [(math.inf, 0.5), (1e-3, 1.0)])
+def test_a_pass_that_was_over_at_the_look_has_the_next_one_looked_at_sooner(look_seconds: float, share: float) -> None:
+    """Unless its device tells when it is over."""
+    pipeline, (first, second) = _waiting_for_the_first_of_two()
+    pipeline._runner.look_seconds = look_seconds
+    pipeline._free_since = 9.75  # it takes as long as expected
+    pipeline._settle(Pass(first, None, TokenChoice.GREEDY))
+
+    assert pipeline._scheduler.expected_seconds(second, at_least=True) == pytest.approx(share * 0.5)
+    assert pipeline._scheduler.expected_seconds(second) == pytest.approx(0.5)
+
+
+def _waiting_for_the_first_of_two() -> tuple[Pipeline, list[Step]]:
+    """Return a pipeline that waits for a pass of half a second, a half of which is over, and its two steps."""
     stepper = Stepper(max_step_tokens=8)
     stepper.add(request_of(prompt_of(40)))
     steps = [stepper.scheduler.schedule() for _ in range(2)]
@@ -360,12 +385,7 @@ def test_what_is_behind_the_pass_at_the_device_is_not_computed_yet_either() -> N
     )
     pipeline._awaited, pipeline._in_flight = [Pass(step, None, TokenChoice.GREEDY) for step in steps]
     pipeline._free_since, pipeline.pass_seconds = 10.0, 0.5
-
-    assert list(pipeline.prompts_in_flight().values()) == [4 + 8]
-    assert pipeline.seconds_left == pytest.approx(0.25 + 0.5)
-    assert pipeline._awaited_seconds() == 0.0, "the last pass was over by then: what this one takes is not known"
-    pipeline._busy_seconds = 0.0
-    assert pipeline._awaited_seconds() == pytest.approx(0.95 * 0.5 - 0.25)
+    return pipeline, steps
 
 
 @pytest.mark.parametrize("is_known", [True, False])
