@@ -347,7 +347,7 @@ def test_positions_of_the_pass_in_flight_are_not_computed_yet() -> None:
 
 def test_what_is_behind_the_pass_at_the_device_is_not_computed_yet_either() -> None:
     """Commands that are executed while one pass ends and the next one waits may have the load told."""
-    pipeline, steps = _waiting_for_the_first_of_two()
+    pipeline, _steps = _waiting_for_the_first_of_two()
 
     assert list(pipeline.prompts_in_flight().values()) == [4 + 8]
     assert pipeline.seconds_left == pytest.approx(0.25 + 0.5)
