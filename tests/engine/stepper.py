@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
-from baton.engine.execution.host_sampling import token_choice_of
-from baton.engine.execution.passes import collect, launch
+from baton.engine.execution.passes import collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.kv_cache.offload import BlockSwaps

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, Failed, TokenReady
-from baton.engine.execution.host_sampling import TokenChoice
-from baton.engine.execution.passes import Pass
+from baton.engine.execution.passes import Pass, TokenChoice
 from baton.engine.execution.pipeline import Pipeline
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.request_registry import Deliverable, RequestRegistry, deliver

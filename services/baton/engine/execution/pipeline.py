@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from baton.engine.events import Failed, Isolated, PromptScored
 from baton.engine.execution.health import PassHealth, PassTimer
-from baton.engine.execution.host_sampling import PassResult, TokenChoice, token_choice_of
-from baton.engine.execution.passes import Pass, collect, launch
+from baton.engine.execution.passes import Pass, PassResult, TokenChoice, collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
