@@ -73,7 +73,7 @@ def token_choice_of(step: Step) -> TokenChoice:
     return TokenChoice.ON_HOST if step.duplicates else TokenChoice.DRAWN
 
 
-def draws_of(step: Step) -> Draws:
+def _draws_of(step: Step) -> Draws:
     """Return what the rows of a pass, or of several in a row, are drawn with."""
     temperatures = np.zeros(step.num_rows)
     uniforms = np.zeros((step.num_passes, step.num_rows))
@@ -87,7 +87,7 @@ def draws_of(step: Step) -> Draws:
     return Draws(temperatures, uniforms)
 
 
-def plain_result(step: Step, chosen: list[int]) -> PassResult:
+def _plain_result(step: Step, chosen: list[int]) -> PassResult:
     """Return what a pass brought to sequences that still live; `chosen`: the runner's tokens, one per row."""
     entries = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
     tokens = [chosen[row] for _, row in entries]
@@ -103,7 +103,7 @@ def plain_result(step: Step, chosen: list[int]) -> PassResult:
     )
 
 
-def sampled_result(step: Step, logits: Logits) -> PassResult:
+def _sampled_result(step: Step, logits: Logits) -> PassResult:
     """Return what a pass brought, its tokens sampled here."""
     scores, failures = _score(logits, step.scored)
     failed = dict(failures)
@@ -148,7 +148,7 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
         return Pass(step, None, TokenChoice.ON_HOST)
     launched = runner.launch(
         step.spans,
-        draws=draws_of(step) if choice is TokenChoice.DRAWN else None,
+        draws=_draws_of(step) if choice is TokenChoice.DRAWN else None,
         after=after.launched if after is not None and step.is_following else None,
         num_steps=step.num_passes,
     )
@@ -166,8 +166,8 @@ def collect(computed: Pass) -> PassResult:
     if launched is None:
         result = PassResult([], [], [], [])
     elif computed.is_plain:
-        result = plain_result(step, launched.tokens(step.num_collected))
+        result = _plain_result(step, launched.tokens(step.num_collected))
     else:
-        result = sampled_result(step, launched.logits())
+        result = _sampled_result(step, launched.logits())
     step.num_collected += 1
     return result
