@@ -182,22 +182,23 @@ def test_a_pass_that_was_over_before_the_host_looked_refutes_nothing() -> None:
     assert costs.cost.seconds(StepWork(512, 0.0)) == pytest.approx(0.512, rel=0.01)
 
 
-def test_what_a_pass_takes_at_least_is_learnt_where_the_host_looks_when_it_should_be_over() -> None:
+@pytest.mark.parametrize("has_prompts", [True, False])
+def test_what_a_pass_takes_at_least_is_learnt_where_the_host_looks_when_it_should_be_over(has_prompts: bool) -> None:
     """A small pass takes less than the line through large ones says, and its device does not tell when it is over."""
     costs = StepCostModel(least_seconds=0.1)
     for num_tokens in (256, 512):
-        costs.note(StepWork(num_tokens, 0.0), 0.1 + 0.001 * num_tokens, has_prompts=True)
+        costs.note(StepWork(num_tokens, 0.0), 0.1 + 0.001 * num_tokens, has_prompts=has_prompts)
     work, taken_seconds = StepWork(64, 0.0), 0.11
 
     looked = list[float]()
     for _ in range(4):
-        looked.append(0.95 * costs.expected_seconds(work, has_prompts=True, at_least=True))
+        looked.append(0.95 * costs.expected_seconds(work, has_prompts=has_prompts, at_least=True))
         is_late = looked[-1] > taken_seconds
-        costs.note(work, max(taken_seconds, looked[-1]), has_prompts=True, is_late=is_late)
+        costs.note(work, max(taken_seconds, looked[-1]), has_prompts=has_prompts, is_late=is_late)
 
     assert looked[0] > 1.4 * taken_seconds, "the test is of a pass that takes less than expected"
     assert max(looked[1:]) <= taken_seconds < 1.5 * min(looked[2:])
-    assert costs.expected_seconds(work, has_prompts=True) > looked[-1]
+    assert costs.expected_seconds(work, has_prompts=has_prompts) > looked[-1]
 
 
 def test_a_prompt_alone_takes_full_passes_and_a_last_one() -> None:

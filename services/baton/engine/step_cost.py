@@ -112,7 +112,7 @@ class StepCostModel:
         self._computing = _Moments()  # passes with prompts that take longer than reading the weights
         self._cost: StepCost | None = None
         self._is_stale = False
-        self._sure_share = 1.0  # of what passes with prompts were expected to take
+        self._sure_shares = {False: 1.0, True: 1.0}  # of what passes, without and with prompts, were expected to take
         self._num_passes = Counter[_Size]()
 
     @property
@@ -134,10 +134,10 @@ class StepCostModel:
         """
         if seconds <= 0.0:
             return
-        if has_prompts and (expected := self.expected_seconds(work, has_prompts=True)):
-            share = min(1.0, seconds / expected)
-            share = min(share, self._sure_share) / 2 if is_late else min(share, 2 * self._sure_share)
-            self._sure_share = max(_LEAST_SURE_SHARE, share)
+        if expected := self.expected_seconds(work, has_prompts=has_prompts):
+            share, sure_share = min(1.0, seconds / expected), self._sure_shares[has_prompts]
+            share = min(share, sure_share) / 2 if is_late else min(share, 2 * sure_share)
+            self._sure_shares[has_prompts] = max(_LEAST_SURE_SHARE, share)
         moments = self._moments.setdefault(has_prompts, _Moments())
         usual_seconds = moments.usual_seconds(work)
         moments.surprise = max(1.0, seconds / usual_seconds, 1.0 + _DECAY * (moments.surprise - 1.0))
@@ -155,12 +155,12 @@ class StepCostModel:
     def expected_seconds(self, work: StepWork, *, has_prompts: bool, at_least: bool = False) -> float:
         """Return what a pass takes, no more than others in proportion; 0 where none of its kind has been measured.
 
-        `at_least`: the share of it that those with prompts took for sure. Who looks at a pass when what is expected of
-        it is over would find that right for ever.
+        `at_least`: the share of it that such passes took for sure. Who looks at a pass when what is expected of it is
+        over would find that right for ever.
         """
         moments = self._moments.get(has_prompts)
         seconds = min(self.cost.seconds(work), moments.usual_seconds(work)) if moments and self.cost else 0.0
-        return seconds * self._sure_share if at_least and has_prompts else seconds
+        return seconds * self._sure_shares[has_prompts] if at_least else seconds
 
     def longest_seconds(self, work: StepWork, *, has_prompts: bool) -> float:
         """Return the time after which a pass is taken for hung, whatever the machine does besides.

@@ -73,8 +73,9 @@ class Pipeline:
         self._in_flight: Pass | None = None
         self._awaited: Pass | None = None  # at the device, and another one may be behind it
         self._free_since = self._rested_seconds = 0.0
-        self._busy_seconds = math.inf  # for which the host did not wait for the last pass; inf: it was over by then
+        self._busy_seconds = math.inf  # for which the host neither waited for the last pass nor rested; inf: none yet
         self._step_seconds = 0.0  # of the last pass, where that was a step
+        self._was_over = False  # the last pass, before the host looked
         self._planned_seconds = self._planning_seconds = 0.0  # of this pass, and as it is reckoned with
         self._settling_seconds = 0.0  # of one of several steps, from its end to its tokens' way out
         self._lane = ThreadPoolExecutor(1, "block-copies")
@@ -116,8 +117,8 @@ class Pipeline:
     def rest_seconds(self) -> float:
         """Return for how long the next pass need not be planned: the device is at one that lasts.
 
-        Steps last as the one before did, prompts, and a step after them, by their work; not where the host was busy at
-        the last, or was late. What is known to be over lasts no longer.
+        Steps last as the one before did, prompts, and a step after them, by their work; less what the host was busy
+        for at the last. What is known to be over lasts no longer.
         """
         if (launched := self._in_flight) is None or self._is_over(launched):
             return 0.0
@@ -131,11 +132,10 @@ class Pipeline:
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _expected_seconds(self, step: Step) -> float:
-        """Return what a pass takes at least; 0: not known, for the host was busy at the last one."""
-        if step.is_decode and self._step_seconds:
+        """Return what a pass takes at least; 0: not known."""
+        if step.is_decode and self._step_seconds and not self._was_over:
             return self._step_seconds
-        is_known = self._busy_seconds < self.pass_seconds / 2
-        return self._scheduler.expected_seconds(step, at_least=True) if is_known else 0.0
+        return self._scheduler.expected_seconds(step, at_least=True)
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -278,12 +278,12 @@ class Pipeline:
         self.timer.end()
         now = self._clock()
         self.pass_seconds = now - self._free_since
-        # A pass that was over before the host looked says nothing of how long the next may be left alone.
-        is_over = (waited := now - began) <= _LEAST_REST_SECONDS / 10
-        is_late = is_over and math.isinf(self._runner.look_seconds)
+        # A pass that was over before the host looked may have taken less by any part.
+        self._was_over = (waited := now - began) <= _LEAST_REST_SECONDS / 10
+        is_late = self._was_over and math.isinf(self._runner.look_seconds)
         self._scheduler.note_pass(launched.step, self.pass_seconds, is_late=is_late)
         self._free_since = now
-        self._busy_seconds = math.inf if is_over else self.pass_seconds - waited - self._rested_seconds
+        self._busy_seconds = self.pass_seconds - waited - self._rested_seconds
         self._step_seconds = self.pass_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0
         if result.failures or self._health.num_failed:
@@ -295,7 +295,7 @@ class Pipeline:
     def _awaited_seconds(self) -> float:
         """Return for how long commands may be executed beside two passes; 0: a copy is due, which may wait for both."""
         at_device, *behind = self._all_in_flight
-        if not behind or self._is_over(at_device) or self._scheduler.uncopied or math.isinf(self._busy_seconds):
+        if not behind or self._is_over(at_device) or self._scheduler.uncopied:
             return 0.0
         seconds = self._free_since + _AWAITED_SHARE * self._expected_seconds(at_device.step) - self._clock()
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
