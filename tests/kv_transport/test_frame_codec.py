@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from unittest.mock import create_autospec
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -13,12 +16,14 @@ from baton.kv.stream import FrameKind, KvFrame
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     ReceivedFrame,
+    SharedMemoryWriter,
     _read_varint,
     _varint,
     encode_frame,
     parse_response,
     serialize_response,
 )
+from baton.shm.borrower import Borrowed
 from baton.wire.kv import state_to_proto
 from baton.wire.quantities import duration_from_seconds
 
@@ -122,6 +127,19 @@ def test_other_messages_pass_as_they_are() -> None:
 
     assert parse_response(serialize_response(summary)) == summary
     assert serialize_response(EncodedFrame((b"in ", memoryview(b"parts")))) == b"in parts"
+
+
+@pytest.mark.parametrize(("had_room_at", "ready_seconds"), [(-math.inf, 1.0), (100.5, 1.0), (102.25, 2.25)])
+def test_a_frame_is_ready_when_the_receiver_has_room_for_it(had_room_at: float, ready_seconds: float) -> None:
+    """What a receiver holds back is no part of the time that the link takes, wherever the sender waits."""
+    borrowed = create_autospec(Borrowed, instance=True, had_room_at=had_room_at)
+    borrowed.place.return_value = 0
+    frame = KvFrame(0, 1, 0, 1, b"k" * 64, b"v" * 64, ready_seconds=1.0)
+
+    response = parse_response(serialize_response(SharedMemoryWriter(borrowed, 100.0).encode(frame, 0, 0, None, None)))
+
+    assert isinstance(response, ReceivedFrame)
+    assert response.frame.ready_seconds == ready_seconds
 
 
 def test_a_received_frame_is_a_view_of_its_message() -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -105,8 +106,12 @@ def test_memory_that_is_read_is_not_written() -> None:
                 borrowed.place([b"x" * size], 0.0)
             placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x" * size]))
             assert bytes(part) == b"\0" * 10
+            while borrowed._connection.gettimeout() is not None:
+                await asyncio.sleep(0.001)  # it does not wait yet
+            freed_at = time.perf_counter()
             del part
             assert await placing == 0
+            assert borrowed.had_room_at >= freed_at
             assert bytes(views[0]) == b"\1" * size
             loan.close()
 

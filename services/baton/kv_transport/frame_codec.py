@@ -263,10 +263,13 @@ def totals_from_proto(message: kv_pb2.KvSummary) -> StreamTotals:
 
 
 class SharedMemoryWriter:
-    """Puts payloads of a stream where its receiver reads them. `encode` is for one thread at once, `close` for any."""
+    """Puts payloads of a stream where its receiver reads them. `encode` is for one thread at once, `close` for any.
 
-    def __init__(self, borrowed: Borrowed) -> None:
-        self._borrowed = borrowed
+    `began`: when the stream did, `time.perf_counter` seconds. A frame is ready once the receiver has room for it, too.
+    """
+
+    def __init__(self, borrowed: Borrowed, began: float) -> None:
+        self._borrowed, self._began = borrowed, began
 
     def encode(
         self, frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None, timeout_seconds: float | None
@@ -276,6 +279,8 @@ class SharedMemoryWriter:
         offset = self._borrowed.place(parts, timeout_seconds)
         if offset is None:
             return encode_frame(frame, sequence_number, crc, header_crc)
+        ready_seconds = max(frame.ready_seconds, self._borrowed.had_room_at - self._began)
+        frame = replace(frame, ready_seconds=ready_seconds)
         return encode_shared_frame(frame, sequence_number, crc, header_crc, offset)
 
     def close(self) -> None:
@@ -283,13 +288,13 @@ class SharedMemoryWriter:
         self._borrowed.close()
 
 
-def open_shared_memory(request: prefill_service_pb2.PrefillRequest) -> SharedMemoryWriter | None:
+def open_shared_memory(request: prefill_service_pb2.PrefillRequest, began: float) -> SharedMemoryWriter | None:
     """Take the memory that a request offers; None: it offers none, or the caller is on another host. May wait."""
     if not request.HasField("shared_memory"):
         return None
     offer = request.shared_memory
     try:
-        return SharedMemoryWriter(borrow(offer.address, offer.token))
+        return SharedMemoryWriter(borrow(offer.address, offer.token), began)
     except (OSError, ValueError) as error:
         log.debug("shared_memory_unused request=%s cause=%s", request.request_id, error)
         return None

@@ -126,7 +126,7 @@ class StreamMessages:
         self._token_ids = request.message.token_ids
         self._key = request.crc32c
         self._ledger = stream.StreamLedger(layout, owed, request.crc32c)
-        self._started_at = time.time_ns()
+        self._started_at, self._began = time.time_ns(), time.perf_counter()
         self._spans = LayerSpans("compute", lambda: 0.0)
         self._last_ready_seconds = 0.0
         self._request = request.message
@@ -142,7 +142,7 @@ class StreamMessages:
 
     def layout(self) -> Message:
         """Return the first message. Opens the memory that the caller offers, which may take a moment."""
-        outlet = self._outlet = frame_codec.open_shared_memory(self._request)
+        outlet = self._outlet = frame_codec.open_shared_memory(self._request, self._began)
         if outlet is not None:
             trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
             if self._is_closed:

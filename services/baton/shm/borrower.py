@@ -6,6 +6,7 @@ Which ranges of a memory are in use: taken in order, round and round, freed in a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -41,6 +42,8 @@ class Borrowed:
         self._ring = Ring(segment.num_bytes, MAX_RANGES)
         self._unread = b""
         self._is_over = False
+        self.had_room_at = -math.inf
+        """When there was room again for what had to wait for it the last, `time.perf_counter` seconds."""
         weakref.finalize(self, connection.close).atexit = False
 
     def place(self, parts: Sequence[Buffer], timeout_seconds: float | None = None) -> int | None:
@@ -71,13 +74,14 @@ class Borrowed:
     def _take(self, num_bytes: int, deadline: float | None) -> int | None:
         """Return the begin of a range, waiting for it until the deadline; None: the loan has ended."""
         self._collect(0.0)
+        begin = self._ring.take(num_bytes)
         while not self._is_over:
-            begin = self._ring.take(num_bytes)
             if begin is not None:
                 return begin
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError("the receiver has not released any memory in time")
             self._collect(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            begin, self.had_room_at = self._ring.take(num_bytes), time.perf_counter()
         return None
 
     def _collect(self, timeout_seconds: float | None) -> None:

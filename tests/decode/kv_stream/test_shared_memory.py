@@ -118,7 +118,7 @@ def test_memory_that_a_refused_stream_has_taken_is_lent_to_nobody_else(monkeypat
     takers = list[SharedMemoryWriter | None]()
 
     def refuse(_: object, request: ReceivedRequest, call: ServerCall) -> None:
-        takers.append(open_shared_memory(request.message))
+        takers.append(open_shared_memory(request.message, 0.0))
         call.end(Status(Code.UNKNOWN, "not as it should be"))
 
     monkeypatch.setattr(DamagedFastPath, "serve", refuse)
