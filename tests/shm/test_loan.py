@@ -106,8 +106,8 @@ def test_memory_that_is_read_is_not_written() -> None:
                 borrowed.place([b"x" * size], 0.0)
             placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x" * size]))
             assert bytes(part) == b"\0" * 10
-            while borrowed._connection.gettimeout() is not None:
-                await asyncio.sleep(0.001)  # it does not wait yet
+            while borrowed._connection.gettimeout() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             freed_at = time.perf_counter()
             del part
             assert await placing == 0
