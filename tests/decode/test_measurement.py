@@ -67,6 +67,32 @@ def test_no_frame_comes_before_it_was_ready() -> None:
     assert clock.exposed_seconds == pytest.approx(0.1)
 
 
+def test_calls_of_a_link_together_tell_when_the_sender_began() -> None:
+    """Alone they do not: half of the first is 0.49 s off, and a frame that takes 10 ms comes after 0.5 s."""
+    link, behind = LinkMeter(), 1000.0
+    for way, answer in [(0.99, 0.01), (0.02, 0.8), (0.99, 0.7)]:
+        clock, arrived = ReceptionClock(called=behind), behind + way
+        clock.begin(link)
+        clock.layout_arrived(arrived + answer, arrived - 77.0)
+        behind += 10.0
+
+    clock.frame_arrived(arrived + 5.01, 5.0, 10)
+
+    assert clock.origin == pytest.approx(arrived, abs=0.006)
+    assert clock.busy_seconds == pytest.approx(0.01, abs=0.006)
+
+
+@pytest.mark.parametrize("sender_seconds", [0.0, 3.0, 5e6])
+def test_a_clock_that_has_begun_anew_is_another_one(sender_seconds: float) -> None:
+    """As is one of which nothing is told: half of the call, which is all that is known."""
+    clock = ReceptionClock(called=10.0)
+    for called, told in [(10.0, 5000.0), (20.0, sender_seconds)]:
+        clock.called = called
+        clock.layout_arrived(called + 1.0, told)
+
+    assert clock.origin == pytest.approx(20.5)
+
+
 def test_streams_of_a_link_share_its_time() -> None:
     """Of two whose frames are ready at once, and take 1 s each, neither is told that the link took 2 s for its own."""
     link, clocks = LinkMeter(), [ReceptionClock(called=0.0), ReceptionClock(called=0.0)]

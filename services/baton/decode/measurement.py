@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ MAX_ARRIVALS = 256
 """Frames of a link remembered: those that come while another stream's first one waits for its turn."""
 MAX_SPANS = 16
 """Times remembered in which a link was busy: about as many as there are streams with a frame on its way."""
+_CLOCK_DRIFT = 1e-4
+"""Of two machines' clocks, seconds per second: twice what quartz has."""
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 
 
@@ -147,6 +150,22 @@ class LinkMeter:
     """These times, disjoint, the last ones: a frame may arrive that was on its way before others came and went."""
     arrivals: deque[tuple[float, int, float]] = field(default_factory=lambda: deque([(0.0, 0, 0.0)], MAX_ARRIVALS))
     """When the last frames came, and what bytes and time were then."""
+    apart: tuple[float, float] = (-math.inf, math.inf)
+    """Least and most that the sender's clock is behind this one, seconds; `told_at`: when that was told."""
+    told_at: float = 0.0
+
+    def moment_of(self, sender_seconds: float, called: float, now: float) -> float:
+        """Return when it was here what the sender's clock read, which was between a call and its answer.
+
+        Most of a call's time may be its way, or its answer's; the quickest way and the quickest answer of all tell more.
+        """
+        drift = _CLOCK_DRIFT * (now - self.told_at)
+        least = max(self.apart[0] - drift, called - sender_seconds)
+        most = min(self.apart[1] + drift, now - sender_seconds)
+        if least > most:  # another clock: the machine has begun anew
+            least, most = called - sender_seconds, now - sender_seconds
+        self.apart, self.told_at = (least, most), now
+        return sender_seconds + (least + most) / 2
 
     def totals_at(self, moment: float) -> tuple[int, float]:
         """Return bytes and time of the frames that had come by a moment, or by the first that is remembered."""
@@ -167,12 +186,12 @@ class LinkMeter:
 class ReceptionClock:
     """Arrival times of one stream on this node's clock, seconds.
 
-    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is about that moment
-    here, and no frame arrives before it was ready: where one seems to, the call took longer than the answer, and the
-    moment was earlier. A frame that was ready at `r` there could have begun its way at `origin + r`. It is on its way
-    from then, or from the arrival of the frame before, until it arrives; not while this node holds it back for want of
-    room. The stream is charged for its bytes at the rate at which the link carried those of all streams meanwhile: what
-    shares the link costs it time, and is no part of what the link needs for it.
+    The sender's times count from when the request arrived, a moment that its link tells of (`LinkMeter.moment_of`), and
+    no frame arrives before it was ready: where one seems to, the moment was earlier. A frame that was ready at `r`
+    there could have begun its way at `origin + r`. It is on its way from then, or from the arrival of the frame before,
+    until it arrives; not while this node holds it back for want of room. The stream is charged for its bytes at the
+    rate at which the link carried those of all streams meanwhile: what shares the link costs it time, and is no part of
+    what the link needs for it.
     """
 
     called: float
@@ -196,9 +215,10 @@ class ReceptionClock:
         """Begin a stream over a link; what earlier ones took stays."""
         self.link, self.before, self.num_bytes, self.earlier_seconds = link, None, 0, self.busy_seconds
 
-    def layout_arrived(self, now: float) -> None:
-        """Set the sender's 0 from the round trip of the call."""
-        self.origin = now - (now - self.called) / 2
+    def layout_arrived(self, now: float, sender_seconds: float = 0.0) -> None:
+        """Set the sender's 0, at which its clock read `sender_seconds`; 0: it does not say."""
+        middle = (self.called + now) / 2
+        self.origin = self.link.moment_of(sender_seconds, self.called, now) if sender_seconds else middle
         self.last_arrival = self.origin
 
     def frame_arrived(self, now: float, ready_seconds: float, num_bytes: int) -> float:

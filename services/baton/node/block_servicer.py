@@ -30,6 +30,7 @@ from baton.node.node import WorkerNode
 from baton.node.requests import check_identity
 from baton.security.access import digest_of
 from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
+from baton.wire.quantities import duration_from_seconds
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame
 """What is sent."""
@@ -106,6 +107,7 @@ class BlockStream:
             request_crc32c=self._request.crc32c,
             block_count=num_blocks,
             transfer_answer=self._transfer_answer,
+            clock=duration_from_seconds(self._arrived),
         )
 
     def readings(self) -> Generator[PendingFrame, None, None]:

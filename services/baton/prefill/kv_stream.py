@@ -152,6 +152,7 @@ class StreamMessages:
             request_crc32c=self._key,
             uses_shared_memory=outlet is not None,
             transfer_answer=self._transfer_answer,
+            clock=duration_from_seconds(self._began),
         )
 
     def close(self) -> None:

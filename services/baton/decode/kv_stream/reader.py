@@ -29,6 +29,7 @@ from baton.security.access import NOT_GRANTED
 from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.wire.kv import layout_from_proto, wire_from_proto
+from baton.wire.quantities import seconds_from_duration
 
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """What a stream brings besides frames."""
@@ -189,7 +190,7 @@ class KvStreamReader(ABC):
 
     def _take_layout(self, message: Response, terms: StreamTerms) -> StreamLedger:
         """Return the account of a stream that answers the request, and brings what this cache can hold."""
-        self.reception.clock.layout_arrived(time.perf_counter())
+        self.reception.clock.layout_arrived(time.perf_counter(), seconds_from_duration(message.clock))
         if not compare_digest(message.transfer_answer, terms.transfer_answer):
             problem = "transfer_answer: another node answers than the router has named, or its process is another"
             raise ForbiddenError(problem, reason=NOT_GRANTED, metadata={"field": "transfer_answer"})

@@ -14,23 +14,24 @@ _sym_db = _symbol_database.Default()
 
 from baton.internal.v1 import kv_pb2 as baton_dot_internal_dot_v1_dot_kv__pb2
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%baton/internal/v1/block_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1a\x62\x61ton/internal/v1/kv.proto\x1a\x19\x62\x61ton/v1/generation.proto\"\xf4\x02\n\x11PullBlocksRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x01(\x0c\x12\x13\n\x0b\x62lock_begin\x18\x04 \x01(\x05\x12\x19\n\x11\x62lock_token_count\x18\x05 \x01(\x05\x12\x34\n\x0f\x65xpected_layout\x18\x06 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayout\x12%\n\nwire_dtype\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\t \x01(\x05\x12\x1c\n\x14leading_block_hashes\x18\n \x01(\x0c\x12\x32\n\x08transfer\x18\x0b \x01(\x0b\x32 .baton.internal.v1.TransferGrant\"\xf8\x01\n\x12PullBlocksResponse\x12-\n\x06layout\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayoutH\x00\x12+\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1a.baton.internal.v1.KvFrameH\x00\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1c.baton.internal.v1.KvSummaryH\x00\x12\x16\n\x0erequest_crc32c\x18\x05 \x01(\x07\x12\x13\n\x0b\x62lock_count\x18\x06 \x01(\x05\x12\x17\n\x0ftransfer_answer\x18\x07 \x01(\x0c\x42\t\n\x07\x65lementJ\x04\x08\x03\x10\x04\"N\n\x1c\x42lockServiceProbeLinkRequest\x12\x12\n\nbyte_count\x18\x01 \x01(\x03\x12\x1a\n\x12message_byte_count\x18\x02 \x01(\x05\"0\n\x1d\x42lockServiceProbeLinkResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x32\xdd\x01\n\x0c\x42lockService\x12[\n\nPullBlocks\x12$.baton.internal.v1.PullBlocksRequest\x1a%.baton.internal.v1.PullBlocksResponse0\x01\x12p\n\tProbeLink\x12/.baton.internal.v1.BlockServiceProbeLinkRequest\x1a\x30.baton.internal.v1.BlockServiceProbeLinkResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%baton/internal/v1/block_service.proto\x12\x11\x62\x61ton.internal.v1\x1a\x1a\x62\x61ton/internal/v1/kv.proto\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf4\x02\n\x11PullBlocksRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x01(\x0c\x12\x13\n\x0b\x62lock_begin\x18\x04 \x01(\x05\x12\x19\n\x11\x62lock_token_count\x18\x05 \x01(\x05\x12\x34\n\x0f\x65xpected_layout\x18\x06 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayout\x12%\n\nwire_dtype\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\t \x01(\x05\x12\x1c\n\x14leading_block_hashes\x18\n \x01(\x0c\x12\x32\n\x08transfer\x18\x0b \x01(\x0b\x32 .baton.internal.v1.TransferGrant\"\xa2\x02\n\x12PullBlocksResponse\x12-\n\x06layout\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.KvLayoutH\x00\x12+\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1a.baton.internal.v1.KvFrameH\x00\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1c.baton.internal.v1.KvSummaryH\x00\x12\x16\n\x0erequest_crc32c\x18\x05 \x01(\x07\x12\x13\n\x0b\x62lock_count\x18\x06 \x01(\x05\x12\x17\n\x0ftransfer_answer\x18\x07 \x01(\x0c\x12(\n\x05\x63lock\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\t\n\x07\x65lementJ\x04\x08\x03\x10\x04\"N\n\x1c\x42lockServiceProbeLinkRequest\x12\x12\n\nbyte_count\x18\x01 \x01(\x03\x12\x1a\n\x12message_byte_count\x18\x02 \x01(\x05\"0\n\x1d\x42lockServiceProbeLinkResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x32\xdd\x01\n\x0c\x42lockService\x12[\n\nPullBlocks\x12$.baton.internal.v1.PullBlocksRequest\x1a%.baton.internal.v1.PullBlocksResponse0\x01\x12p\n\tProbeLink\x12/.baton.internal.v1.BlockServiceProbeLinkRequest\x1a\x30.baton.internal.v1.BlockServiceProbeLinkResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.internal.v1.block_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLBLOCKSREQUEST']._serialized_start=116
-  _globals['_PULLBLOCKSREQUEST']._serialized_end=488
-  _globals['_PULLBLOCKSRESPONSE']._serialized_start=491
-  _globals['_PULLBLOCKSRESPONSE']._serialized_end=739
-  _globals['_BLOCKSERVICEPROBELINKREQUEST']._serialized_start=741
-  _globals['_BLOCKSERVICEPROBELINKREQUEST']._serialized_end=819
-  _globals['_BLOCKSERVICEPROBELINKRESPONSE']._serialized_start=821
-  _globals['_BLOCKSERVICEPROBELINKRESPONSE']._serialized_end=869
-  _globals['_BLOCKSERVICE']._serialized_start=872
-  _globals['_BLOCKSERVICE']._serialized_end=1093
+  _globals['_PULLBLOCKSREQUEST']._serialized_start=148
+  _globals['_PULLBLOCKSREQUEST']._serialized_end=520
+  _globals['_PULLBLOCKSRESPONSE']._serialized_start=523
+  _globals['_PULLBLOCKSRESPONSE']._serialized_end=813
+  _globals['_BLOCKSERVICEPROBELINKREQUEST']._serialized_start=815
+  _globals['_BLOCKSERVICEPROBELINKREQUEST']._serialized_end=893
+  _globals['_BLOCKSERVICEPROBELINKRESPONSE']._serialized_start=895
+  _globals['_BLOCKSERVICEPROBELINKRESPONSE']._serialized_end=943
+  _globals['_BLOCKSERVICE']._serialized_start=946
+  _globals['_BLOCKSERVICE']._serialized_end=1167
 # @@protoc_insertion_point(module_scope)

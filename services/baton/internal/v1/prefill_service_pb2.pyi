@@ -57,7 +57,7 @@ class PrefillRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ..., stream_number: _Optional[int] = ..., layer_token_begins: _Optional[_Iterable[int]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., shared_memory: _Optional[_Union[_kv_pb2.SharedMemoryOffer, _Mapping]] = ..., adapter: _Optional[str] = ..., placement_id: _Optional[str] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ..., tenant: _Optional[str] = ..., tenant_weight: _Optional[int] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
-    __slots__ = ("layout", "frame", "first_token", "summary", "request_crc32c", "uses_shared_memory", "transfer_answer")
+    __slots__ = ("layout", "frame", "first_token", "summary", "request_crc32c", "uses_shared_memory", "transfer_answer", "clock")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class PrefillResponse(_message.Message):
     REQUEST_CRC32C_FIELD_NUMBER: _ClassVar[int]
     USES_SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     layout: _kv_pb2.KvLayout
     frame: _kv_pb2.KvFrame
     first_token: FirstToken
@@ -72,7 +73,8 @@ class PrefillResponse(_message.Message):
     request_crc32c: int
     uses_shared_memory: bool
     transfer_answer: bytes
-    def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., uses_shared_memory: bool = ..., transfer_answer: _Optional[bytes] = ...) -> None: ...
+    clock: _duration_pb2.Duration
+    def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., uses_shared_memory: bool = ..., transfer_answer: _Optional[bytes] = ..., clock: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("token", "crc32c", "queue_duration", "compute_duration", "cached_token_count", "shared_token_count")
