@@ -157,7 +157,7 @@ class LinkMeter:
     def moment_of(self, sender_seconds: float, called: float, now: float) -> float:
         """Return when it was here what the sender's clock read, which was between a call and its answer.
 
-        Most of a call's time may be its way, or its answer's; the quickest way and the quickest answer of all tell more.
+        A call may take most of that on its way, or its answer; the quickest of both, of all calls, tell more.
         """
         drift = _CLOCK_DRIFT * (now - self.told_at)
         least = max(self.apart[0] - drift, called - sender_seconds)
