@@ -127,14 +127,14 @@ class StepCostModel:
                 self._cost = _fit([*steps, self._computing], self._least_seconds)
         return self._cost
 
-    def note(self, work: StepWork, seconds: float, *, has_prompts: bool, is_late: bool = False) -> None:
+    def note(self, work: StepWork, seconds: float, *, has_prompts: bool, is_late: bool | None = None) -> None:
         """Take in what a pass took; `is_late`: at most, for it was over when the host looked, nobody knows since when.
 
-        `seconds` of 0 or less are no measurement.
+        `seconds` of 0 or less are no measurement. Without `is_late` nothing is learnt of what passes take at least.
         """
         if seconds <= 0.0:
             return
-        if expected := self.expected_seconds(work, has_prompts=has_prompts):
+        if is_late is not None and (expected := self.expected_seconds(work, has_prompts=has_prompts)):
             share, sure_share = min(1.0, seconds / expected), self._sure_shares[has_prompts]
             share = min(share, sure_share) / 2 if is_late else min(share, 2 * sure_share)
             self._sure_shares[has_prompts] = max(_LEAST_SURE_SHARE, share)
