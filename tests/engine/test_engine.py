@@ -76,6 +76,21 @@ def test_a_request_is_admitted_answered_and_ended() -> None:
     assert ended.stop_token_id is None
 
 
+def test_the_end_tells_with_how_many_a_request_decoded() -> None:
+    """The second one is computed beside the first one's step, and has a last step alone."""
+    runner, ended = GatedRunner(), list[EngineEvent]()
+    with Rig(runner) as rig:
+        first = rig.submit(request_of(prompt_of(10), "first"))
+        assert runner.is_computing.wait(TIMEOUT_SECONDS)
+        second = rig.submit(request_of(prompt_of(9, seed=1), "second"))
+        runner.gate.set()
+        for listening in (first, second):
+            listening.result()
+            ended.append(listening.seen[-1])
+
+    assert [each.mean_batch_size for each in ended if isinstance(each, Ended)] == [14 / 7, 13 / 7]
+
+
 def test_many_requests_say_the_same_as_alone() -> None:
     """More than fit at once, with shared prefixes and a pool that forces preemptions."""
     prompts = [prompt_of(3 + 2 * index, seed=index % 3) for index in range(20)]

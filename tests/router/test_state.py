@@ -248,6 +248,18 @@ def test_slow_steps_slow_the_decode_node() -> None:
     assert state.decode_calibration.factor("mac") == pytest.approx(1.9, rel=0.03)
 
 
+def test_who_comes_later_does_not_slow_the_node() -> None:
+    """A step is compared with one of the batch that was met: those who joined do not make the node a slow one."""
+    state = pair_state()
+    with_eleven = cost.step_seconds(MAC.shape, MAC.profile, 12, 8192 + 16)
+
+    met = replace(OUTCOME, num_completion_tokens=32, decode_seconds=31 * with_eleven, mean_batch_size=12.0)
+    settle_remote(state, met)
+
+    assert with_eleven > 1.5 * cost.step_seconds(MAC.shape, MAC.profile, 1, 8192 + 16)
+    assert state.decode_calibration.factor("mac") == pytest.approx(1.0, abs=0.01)
+
+
 def test_preempted_requests_teach_nothing_of_speed() -> None:
     """Time lost to recomputation is not the step's."""
     state = pair_state()

@@ -153,6 +153,8 @@ class CostEstimate:
     """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
     uncertainty_seconds: float = 0.0
     """Standard deviation of the total, from how far outcomes of these nodes and this link lay from their estimates."""
+    batch_size: float = 0.0
+    """Requests that it decodes with, itself included, on average."""
 
     @property
     def decode_seconds(self) -> float:
@@ -287,8 +289,7 @@ def backlog_seconds(shape: ModelShape, profile: NodeProfile, num_pending_tokens:
     if num_pending_tokens <= 0:
         return 0.0
     num_requests = max(1, num_waiting)
-    mean_tokens = math.ceil(num_pending_tokens / num_requests)
-    return num_requests * prefill_seconds(shape, profile, 0, mean_tokens)
+    return num_requests * prefill_seconds(shape, profile, 0, math.ceil(num_pending_tokens / num_requests))
 
 
 PLANNED_AT = 1.2

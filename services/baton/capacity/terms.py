@@ -30,6 +30,8 @@ class DecodeTerms(NamedTuple):
     expected_output_tokens: float
     step_seconds: float
     """One step with this request in the batch."""
+    batch_size: float
+    """Requests in it on average, this one included."""
     slowdown_seconds: float
     """What the longer steps cost the requests already in the batch."""
     pass_seconds: float
@@ -141,6 +143,7 @@ def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float)
             expected, step, whole, prompt_share=node.prompt_share, left_seconds=left_seconds
         )
         / expected,
+        batch_size=others + 1,
         slowdown_seconds=others * max(0.0, step - step_without) * expected,
         pass_seconds=whole,
         room_seconds=room_seconds(node, blocks_for(node, num_new_tokens), expected * step),

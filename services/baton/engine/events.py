@@ -94,6 +94,8 @@ class Ended:
     """For which received KV waited, once all of it had come, until the pass in flight was over."""
     stop_token_id: int | None
     """The end token, where one ended the output; None: the limit did, or nothing can follow in the output's form."""
+    mean_batch_size: float = 0.0
+    """Requests that had a token of each of its decode steps, itself included, on average; 0: it had none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class RequestRegistry:
         self._sequences: dict[str, Sequence] = {}
         self._listeners: dict[Sequence, Listener] = {}
         self._deliveries: list[Deliverable] = []
+        self.num_tokens = 0
+        """Tokens that passes have given."""
 
     def add(self, sequence: Sequence, listener: Listener) -> None:
         """Take in a sequence."""
@@ -147,8 +149,13 @@ class RequestRegistry:
         """Gather the token that was appended to a sequence last."""
         if sequence.stats.first_token == 0.0:
             sequence.stats.first_token = self._clock()
+            self.joined(sequence)
         work = _prompt_work(sequence, sequence.stats.first_token) if sequence.purpose is Purpose.PREFILL else None
         self.tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
+
+    def joined(self, sequence: Sequence, num_awaited_tokens: int = 0) -> None:
+        """Take a sequence for one that decodes from now on, after so many tokens of passes in flight."""
+        sequence.stats.joined = self.num_tokens + num_awaited_tokens, len(sequence.token_ids)
 
     def tokens(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> list[Sequence]:
         """Gather the tokens that were appended last, and return the sequences that they may end."""
@@ -211,6 +218,8 @@ class RequestRegistry:
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
         stats, now = sequence.stats, self._clock()
         first_token = stats.first_token or now
+        num_before, num_own_before = stats.joined
+        num_steps = len(sequence.token_ids) - num_own_before
         return Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
@@ -220,6 +229,7 @@ class RequestRegistry:
             decode_seconds=now - first_token,
             join_seconds=stats.join_seconds,
             stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
+            mean_batch_size=(self.num_tokens - num_before) / num_steps if num_steps and stats.first_token else 0.0,
         )
 
 

@@ -76,6 +76,8 @@ class SequenceStats:
     join_seconds: float = 0.0
     """From when all of its KV had come until it could join the others."""
     num_preemptions: int = 0
+    joined: tuple[int, int] = (0, 0)
+    """Tokens that all had got, and its own, prompt included, when it began to decode."""
 
 
 @dataclass(slots=True)

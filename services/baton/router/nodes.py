@@ -127,6 +127,8 @@ class Outcome:
     """Time for which KV that had come waited for the pass that ran on the decode node; part of `decode_seconds`."""
     pull_seconds: float = 0.0
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
+    mean_batch_size: float = 0.0
+    """Requests that decoded in its steps, itself included, on average; 0: not known."""
 
     @property
     def total_seconds(self) -> float:

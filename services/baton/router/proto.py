@@ -143,6 +143,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         break_reasons=tuple(message.kv_break_reasons[:MAX_BREAK_REASONS]),
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
+        mean_batch_size=quantities.measured_rate(message.mean_batch_size),
     )
 
 

@@ -261,7 +261,8 @@ class RouterState:
             # The first token's wait for KV and for joining is no decode step's.
             steps_seconds = outcome.decode_seconds - outcome.exposed_seconds - outcome.join_seconds
             measured = steps_seconds / (outcome.num_completion_tokens - 1)
-            self.decode_calibration.add(outcome.decode_node_id, measured, placed.base_step_seconds)
+            expected = placed.base_step_seconds * _batch_share(decoder, placed, outcome)
+            self.decode_calibration.add(outcome.decode_node_id, measured, expected)
         return compare(placed, outcome)
 
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
@@ -341,6 +342,16 @@ class RouterState:
 
 def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:
     return used.decode_node_id, used.prefill_node_id, used.pull_node_id
+
+
+def _batch_share(node: Node, placed: PlacedRequest, outcome: Outcome) -> float:
+    """Return a step's time in the batch that a request met / in the one expected: who comes later says nothing of it."""
+    estimate, told, met = placed.candidate.estimate, node.description, outcome.mean_batch_size
+    if estimate is None or not (met and estimate.batch_size):
+        return 1.0
+    context = placed.num_prompt_tokens + outcome.num_completion_tokens / 2
+    expected_seconds = cost.step_seconds(told.shape, told.profile, estimate.batch_size, context)
+    return cost.step_seconds(told.shape, told.profile, met, context) / expected_seconds
 
 
 def _alone_seconds(node: Node, num_cached: int, num_prompt_tokens: int) -> float:

@@ -83,6 +83,8 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     """Prompt tokens that another request of the same beginning computed meanwhile; left out where none were."""
     join_seconds: float | None = None
     """From when all KV had come until the request could join the batch, part of `decode_seconds`; left out without."""
+    mean_batch_size: float | None = None
+    """Requests that decoded with it, itself included, on average; left out where it had no step there."""
     prefill_energy_joules: float | None = None
     """What the computing node's machine drew over the prefill, all its work counted; left out without a sensor."""
     decode_energy_joules: float | None = None
@@ -189,6 +191,7 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     body.shared_tokens = summary.shared_token_count or None
     if summary.HasField("join_duration"):
         body.join_seconds = seconds_from_duration(summary.join_duration)
+    body.mean_batch_size = round(summary.mean_batch_size, 2) or None
     if summary.HasField("prefill_energy_joules"):
         body.prefill_energy_joules = summary.prefill_energy_joules
     if summary.HasField("decode_energy_joules"):

@@ -39,8 +39,8 @@ class MlxRunner(Runner):
     share one packed row, or have a pass each where mlx-lm's own attention computes them.
 
     Invariants: after every call all arrays are evaluated or on their way, because MLX evaluates a lazy array only in
-    the thread that made it. A pass that reads the pools is over before they are written again (`_settle`), lest the
-    write copy them; one that reads rows need not be, so that steps of decoding follow each other without a gap.
+    the thread that made it. What is under way is over before the pools are written again (`_settle`): MLX holds all that
+    it was asked for, and what that reads, until it is there, and a write copies a pool that is held, whole.
     """
 
     runs_ahead = True
@@ -78,7 +78,7 @@ class MlxRunner(Runner):
             layer: LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized)
             for layer, spec in specs.items()
         }
-        self._reader: list[mx.array] = []
+        self._under_way: list[object] = []
         self._batches = MlxBatches(
             self._pools,
             {spec.sliding_window_tokens for spec in specs.values()},
@@ -119,7 +119,7 @@ class MlxRunner(Runner):
         self._settle()
         with mx.stream(self._device):
             self._pools[layer].write_bytes(slots, kv)
-            begin(self._pools[layer].arrays)
+            self._begin(self._pools[layer].arrays)
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer; empty ones if it keeps a state."""
@@ -150,26 +150,26 @@ class MlxRunner(Runner):
         with mx.stream(self._device):
             for pool in self._pools.values():
                 pool.copy_block(source, target)
-            begin([pool.arrays for pool in self._pools.values()])
+            self._begin([pool.arrays for pool in self._pools.values()])
 
     def close(self) -> None:
         """Free the model and the blocks."""
         vars(self).pop("_backbone", None)
         vars(self).pop("_batches", None)
-        self._reader.clear()
+        self._under_way.clear()
         self._pools.clear()
         self._states.clear()
         mx.clear_cache()
 
     def _run(self, batch: MlxBatch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
         """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are."""
-        self._settle()
+        if batch.rows is None:  # a sink has it computed while it is being built
+            self._settle()
         hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
+        self._settle()
         rows = [layer.arrays for layer in (batch.rows or {}).values()]
-        begin(hidden, [pool.arrays for pool in self._pools.values()], rows)
+        self._begin(hidden, [pool.arrays for pool in self._pools.values()], rows)
         self._begin_states()
-        if batch.rows is None:
-            self._reader = list(self._pools.values())[-1].arrays if hidden is None else [hidden]
         if hidden is None:
             return {}
         if len(order) == 1:
@@ -185,10 +185,14 @@ class MlxRunner(Runner):
             begin(states.arrays)
             states.arrays = []
 
+    def _begin(self, *arrays: object) -> None:
+        begin(*arrays)
+        self._under_way = list(arrays)
+
     def _settle(self) -> None:
-        """Wait for the pass that reads the pools, if one is under way: see `LayerPool`."""
-        reader, self._reader = self._reader, []
-        mx.eval(reader)
+        """Wait for what is under way, if anything is: see `LayerPool`."""
+        under_way, self._under_way = self._under_way, []
+        mx.eval(under_way)
 
     def _logits(self, hidden: list[mx.array]) -> mx.array:
         if not hidden:

@@ -187,6 +187,28 @@ def test_no_step_copies_the_pool() -> None:
     runner.close()
 
 
+def test_kv_that_comes_piece_by_piece_does_not_copy_the_pool() -> None:
+    """Nor does a pass behind them, however much MLX has still to do when they come."""
+    runner = load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=20_000)
+    layer_bytes = sum(array.nbytes for array in runner._pools[0].arrays)
+    kv = LayerKv(*[bytes(runner.info.layout.layers[0].num_token_elements // 2 * 4 * 16)] * 2)
+    slow = mx.ones((1200, 1200))
+    mx.eval(slow)
+    growths = list[int]()
+
+    for start in range(4):
+        mx.async_eval(slow @ slow)
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        for block in range(4):
+            runner.write_kv([block], 0, 0, 16, kv)
+        runner.launch([Span([5], start, [9], needs_logits=True)])
+        growths.append(mx.get_peak_memory() - before)
+
+    assert min(growths) < layer_bytes / 4
+    runner.close()
+
+
 def test_last_layer_computes_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last layer's MLP runs for the last position, or not at all where no logits are wanted."""
     runner, position_bytes = runner_of("llama"), 4_000_000
