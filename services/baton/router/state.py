@@ -345,7 +345,7 @@ def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:
 
 
 def _batch_share(node: Node, placed: PlacedRequest, outcome: Outcome) -> float:
-    """Return a step's time in the batch that a request met / in the one expected: who comes later says nothing of it."""
+    """Return a step of the batch that a request met, over one of the batch expected: who comes later slows no node."""
     estimate, told, met = placed.candidate.estimate, node.description, outcome.mean_batch_size
     if estimate is None or not (met and estimate.batch_size):
         return 1.0

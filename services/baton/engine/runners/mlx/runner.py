@@ -39,8 +39,8 @@ class MlxRunner(Runner):
     share one packed row, or have a pass each where mlx-lm's own attention computes them.
 
     Invariants: after every call all arrays are evaluated or on their way, because MLX evaluates a lazy array only in
-    the thread that made it. What is under way is over before the pools are written again (`_settle`): MLX holds all that
-    it was asked for, and what that reads, until it is there, and a write copies a pool that is held, whole.
+    the thread that made it. What is under way is over before a pool is written again (`_settle`): until then MLX holds
+    what it was asked for and all that it reads, and a write copies a pool that is held, whole.
     """
 
     runs_ahead = True
