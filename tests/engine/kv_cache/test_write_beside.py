@@ -24,7 +24,7 @@ STATE = (StateTensor("recurrent", (8,)),)
 
 
 class NotedRunner:
-    """Takes a millisecond for each byte that is written, and notes what is."""
+    """Takes a millisecond for each byte that is written, and notes what is; a pass that is waited for takes longer."""
 
     def __init__(self, error: BatonError | None = None) -> None:
         layers = (LayerSpec(1, 4, 4), LayerSpec(0, 0, 0, state=STATE))
@@ -35,6 +35,10 @@ class NotedRunner:
         self.states: list[tuple[int, int, bytes]] = []
         """Slot, layer, contents."""
         self._error = error
+
+    def settle(self) -> None:
+        """Wait for a pass."""
+        self.seconds += 0.2
 
     def write_kv(self, _block_table: list[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Note it."""

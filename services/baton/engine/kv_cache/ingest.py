@@ -206,6 +206,7 @@ class Ingest:
             piece = item.next_piece(self._budget.affordable_bytes(), must=must)
             if piece is None:
                 return False
+            self._runner.settle()
             started = self._clock()
             if sequence.state is not None and self._runner.info.layout.layers[piece.layer].state:
                 self._runner.write_state(sequence.state.slot, piece.layer, piece.kv.keys)

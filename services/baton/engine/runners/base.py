@@ -306,6 +306,9 @@ class Runner(ABC):
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
 
+    def settle(self) -> None:  # noqa: B027 - most need not
+        """Wait for what is under way, where a write would wait for it: that is no part of the write's time."""
+
     @abstractmethod
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks."""

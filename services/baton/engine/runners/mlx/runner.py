@@ -39,7 +39,7 @@ class MlxRunner(Runner):
     share one packed row, or have a pass each where mlx-lm's own attention computes them.
 
     Invariants: after every call all arrays are evaluated or on their way, because MLX evaluates a lazy array only in
-    the thread that made it. What is under way is over before a pool is written again (`_settle`): until then MLX holds
+    the thread that made it. What is under way is over before a pool is written again (`settle`): until then MLX holds
     what it was asked for and all that it reads, and a write copies a pool that is held, whole.
     """
 
@@ -110,13 +110,18 @@ class MlxRunner(Runner):
                 self._logits([hidden[index] for index, span in enumerate(spans) if span.needs_logits]), draws
             )
 
+    def settle(self) -> None:
+        """Wait for what is under way, if anything is: see `LayerPool`."""
+        under_way, self._under_way = self._under_way, []
+        mx.eval(under_way)
+
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer into blocks."""
         if layer in self._states:
             return
         slots = slots_of(block_table, start, start + num_tokens, self.block_tokens)
         self._batches.forget(block_table[start // self.block_tokens : -(-(start + num_tokens) // self.block_tokens)])
-        self._settle()
+        self.settle()
         with mx.stream(self._device):
             self._pools[layer].write_bytes(slots, kv)
             self._begin(self._pools[layer].arrays)
@@ -146,7 +151,7 @@ class MlxRunner(Runner):
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
         self._batches.forget([target])
-        self._settle()
+        self.settle()
         with mx.stream(self._device):
             for pool in self._pools.values():
                 pool.copy_block(source, target)
@@ -164,9 +169,9 @@ class MlxRunner(Runner):
     def _run(self, batch: MlxBatch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
         """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are."""
         if batch.rows is None:  # a sink has it computed while it is being built
-            self._settle()
+            self.settle()
         hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
-        self._settle()
+        self.settle()
         rows = [layer.arrays for layer in (batch.rows or {}).values()]
         self._begin(hidden, [pool.arrays for pool in self._pools.values()], rows)
         self._begin_states()
@@ -188,11 +193,6 @@ class MlxRunner(Runner):
     def _begin(self, *arrays: object) -> None:
         begin(*arrays)
         self._under_way = list(arrays)
-
-    def _settle(self) -> None:
-        """Wait for what is under way, if anything is: see `LayerPool`."""
-        under_way, self._under_way = self._under_way, []
-        mx.eval(under_way)
 
     def _logits(self, hidden: list[mx.array]) -> mx.array:
         if not hidden:
