@@ -239,4 +239,9 @@ def has_written(engine: Engine, disk: DiskBlockStore) -> bool:
         engine.call(reached.set)
         if not reached.wait(TIMEOUT_SECONDS):
             return False
-    return disk.wait_until_idle(TIMEOUT_SECONDS)
+    return is_soon_idle(disk)
+
+
+def is_soon_idle(disk: DiskBlockStore) -> bool:
+    """Wait until everything that a store has been asked for is done; return whether it is."""
+    return disk._wait(lambda: not disk._writes and not disk._reads and disk._writing is None, TIMEOUT_SECONDS)

@@ -111,8 +111,8 @@ SURVIVED: Mapping[str, str] = {
     f"{_BATON}/engine/kv_cache/offload.py:Offload._is_read_quicker: self._bytes_per_second or math.inf -> "
     "(self._bytes_per_second)": "test_offload.py::"
     "test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them",
-    f"{_BATON}/decode/kv_stream/local_compute.py:DeadlineGuard._last_moment: self._deadline - LOCAL_MARGIN * "
-    "self._rest_seconds() -> (self._deadline + LOCAL_MARGIN * self._rest_seconds())": "test_local_compute.py::"
+    f"{_BATON}/decode/kv_stream/recovery.py:guarded: deadline - LOCAL_MARGIN * rest_seconds() -> "
+    "(deadline + LOCAL_MARGIN * rest_seconds())": "test_local_compute.py::"
     "test_a_stream_ends_while_there_is_time_for_the_rest",
     f"{_BATON}/kv/stream.py:_class_bytes: -num_bytes -> num_bytes": "test_staging_pool.py::"
     "test_memory_is_as_large_as_asked_and_little_of_it_lies_unused",
@@ -186,7 +186,7 @@ SURVIVED: Mapping[str, str] = {
     "are never cached",
     f"{_BATON}/decode/kv_stream/prefill_stream.py:PrefillReader._take_element: 0 -> 1": "test_generation.py::"
     "test_the_first_token_may_be_the_first_of_the_vocabulary",
-    f"{_BATON}/decode/kv_stream/recovery.py:DeadlineGuard._may_wait: self._timer = loop.call_at(at, self._look) -> "
+    f"{_BATON}/decode/kv_stream/reader.py:MovingTimeout._may_wait: self._timer = loop.call_at(at, self._look) -> "
     "pass": "test_local_compute.py::test_a_stream_that_stops_later_on_ends_at_a_later_moment",
     f"{_BATON}/security/authority.py:write_private: 0o700 -> 449": "test_authority.py::"
     "test_a_key_lies_where_its_owner_alone_finds_it",

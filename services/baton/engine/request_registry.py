@@ -153,9 +153,9 @@ class RequestRegistry:
         work = _prompt_work(sequence, sequence.stats.first_token) if sequence.purpose is Purpose.PREFILL else None
         self.tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
 
-    def joined(self, sequence: Sequence, num_awaited_tokens: int = 0) -> None:
-        """Take a sequence for one that decodes from now on, after so many tokens of passes in flight."""
-        sequence.stats.joined = self.num_tokens + num_awaited_tokens, len(sequence.token_ids)
+    def joined(self, sequence: Sequence, *, misses_step: bool = False) -> None:
+        """Take a sequence for one that decodes from now on; one that misses a step in flight counts as if it had it."""
+        sequence.stats.joined = self.num_tokens, len(sequence.token_ids) - misses_step
 
     def tokens(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> list[Sequence]:
         """Gather the tokens that were appended last, and return the sequences that they may end."""

@@ -122,10 +122,6 @@ class DiskBlockStore:
         """Wait until contents can be put; return whether they can."""
         return self._wait(lambda: self._num_queued_bytes < MAX_QUEUED_BYTES, max_seconds) and self.is_on
 
-    def wait_until_idle(self, max_seconds: float) -> bool:
-        """Wait until everything asked for is done; return whether it is."""
-        return self._wait(lambda: not self._writes and not self._reads and self._writing is None, max_seconds)
-
     def read(self, hashes: Sequence[BlockHash], on_read: Callable[[list[memoryview]], None]) -> None:
         """Read blocks, and hand over from the store's thread the contents of those before the first that fails."""
         with self._changed:

@@ -20,9 +20,9 @@ def _receptions(sequence: Any, committed: list[Any]) -> Receptions:
     return Receptions(
         cast(Any, None),
         cast(Any, SimpleNamespace(commit_received=committed.append)),
-        cast(Any, SimpleNamespace(get=lambda _request_id: sequence, joined=lambda *_: None)),
+        cast(Any, SimpleNamespace(get=lambda _request_id: sequence, joined=lambda *_, **__: None)),
         cast(Any, SimpleNamespace(after=after)),
-        cast(Any, SimpleNamespace(seconds_left=0.02, num_awaited_tokens=3)),
+        cast(Any, SimpleNamespace(seconds_left=0.02, is_in_flight=True)),
         clock=lambda: 5.0,
     )
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from opentelemetry import trace
@@ -87,7 +88,8 @@ class PrefillReader(reader.KvStreamReader):
                 raise reader.SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
             terms = reader.StreamTerms(layout, crc, bool(request.wire_dtype), transfer_answer)
-            await self._read(reader.timed(messages, self._timeouts, patient_until), terms)
+            heard_seconds = partial(self._budget.heard_seconds, self.reception.clock.called)
+            await self._read(reader.timed(messages, self._timeouts, patient_until, heard_seconds), terms)
 
     def commit(self) -> None:
         """Tell the engine that the KV is complete: it may decode."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -136,7 +137,7 @@ class KvStreamReader(ABC):
         self._begin = progress
         self._engine, self._layout = engine, layout
         self._spans = LayerSpans("transfer", time.perf_counter)
-        self._window = FrameWindow(budget)
+        self._window, self._budget = FrameWindow(budget), budget
         self._is_rounded = False
         self._unpacking: _Unpacking | None = None
 
@@ -212,6 +213,7 @@ class KvStreamReader(ABC):
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger, layout: KvLayout) -> None:
         frame = received.frame
         reception, now = self.reception, time.perf_counter()
+        self._budget.heard.append((reception.clock.called, now))
         self._spans.add(frame, reception.clock.frame_arrived(now, frame.ready_seconds, frame.num_bytes), now)
         if reception.timeline is not None:
             reception.timeline.add(frame, reception.clock.origin + frame.ready_seconds, now)
@@ -254,19 +256,58 @@ class KvStreamReader(ABC):
         self._take_summary(summary)
 
 
+class MovingTimeout:
+    """A timeout at a moment of the event loop's time that may move: `moment` is asked again when it has come.
+
+    Where it has passed from the beginning there is none.
+    """
+
+    def __init__(self, moment: Callable[[], float]) -> None:
+        self._moment, self._timeout = moment, asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._may_wait()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
+
+    def _look(self) -> None:
+        if not self._may_wait():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _may_wait(self) -> bool:
+        loop, at = asyncio.get_running_loop(), self._moment()
+        if is_ahead := at > loop.time():
+            self._timer = loop.call_at(at, self._look)
+        return is_ahead
+
+
 async def timed(
-    messages: AsyncIterable[_Message], timeouts: Timeouts, patient_until: float = 0.0
+    messages: AsyncIterable[_Message],
+    timeouts: Timeouts,
+    patient_until: float = 0.0,
+    heard_seconds: Callable[[], float] = lambda: math.inf,
 ) -> AsyncIterator[_Message]:
     """Yield messages; a silence longer than allowed breaks the stream.
 
-    But not before the event loop's time `patient_until`, as long as the prompt may wait for its turn.
+    But not before the event loop's time `patient_until`, as long as the prompt may wait for its turn; nor as long after
+    frames of streams before this one, for which its own may wait: `heard_seconds` ago the last of them came.
     """
     iterator, now = aiter(messages), asyncio.get_running_loop().time
     limit = max(timeouts.first_frame_seconds, patient_until - now())
+
+    def last_moment() -> float:
+        return max(said_at, now() - heard_seconds()) + limit
+
     while True:
+        said_at = now()
         try:
-            async with asyncio.timeout(limit):  # wait_for would swallow a cancellation that meets a message
-                message = await anext(iterator)
+            async with MovingTimeout(last_moment):
+                message = await anext(iterator)  # wait_for would swallow a cancellation that meets a message
         except StopAsyncIteration:
             return
         except TimeoutError:

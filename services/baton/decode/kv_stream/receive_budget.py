@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -64,6 +65,12 @@ class ReceiveBudget:
         self.num_bytes = 0
         """Bytes with credit."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.heard: deque[tuple[float, float]] = deque(maxlen=64)
+        """Of the last frames, when their stream was called, and when they came; `time.perf_counter`."""
+
+    def heard_seconds(self, called: float) -> float:
+        """Return how long ago the last frame came of a stream that was called before; infinity if none is known."""
+        return time.perf_counter() - next((came for other, came in reversed(self.heard) if other < called), -math.inf)
 
     async def take(self, num_bytes: int) -> bool:
         """Wait for credit; return whether it had to be waited for."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from baton.capacity import cost
 from baton.capacity.cost import CostEstimate
-from baton.decode.kv_stream.reader import SilentStreamError
+from baton.decode.kv_stream.reader import MovingTimeout, SilentStreamError
 from baton.internal.v1.kv_pb2 import TransferGrant
 from baton.kv.stream import KvProgress
 from baton.node.node import WorkerNode
@@ -119,39 +119,15 @@ def local_seconds(node: WorkerNode, start: int, num_tokens: int) -> float:
     return backlog + cost.prefill_seconds(shape, node.profile, start, num_tokens, node.settings.max_step_tokens)
 
 
-class DeadlineGuard:
-    """Breaks a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
+@asynccontextmanager
+async def guarded(deadline: float, rest_seconds: Callable[[], float]) -> AsyncIterator[None]:
+    """Break a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
 
     Where that moment has passed already, the stream is the only hope, and goes on. `deadline` is the event loop's time
     at which the caller gives the request up.
     """
-
-    def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:
-        self._deadline, self._rest_seconds = deadline, rest_seconds
-        self._timeout = asyncio.timeout(None)
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-        self._may_wait()
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        try:
-            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
-        except TimeoutError:
-            raise SilentStreamError(
-                "the stream left no more time than the rest takes here", reason="DEADLINE"
-            ) from None
-
-    def _look(self) -> None:
-        if not self._may_wait():
-            self._timeout.reschedule(asyncio.get_running_loop().time())
-
-    def _may_wait(self) -> bool:
-        """Return whether the last moment is still to come; then look again."""
-        loop, at = asyncio.get_running_loop(), self._deadline - LOCAL_MARGIN * self._rest_seconds()
-        if is_ahead := at > loop.time():
-            self._timer = loop.call_at(at, self._look)
-        return is_ahead
+    try:
+        async with MovingTimeout(lambda: deadline - LOCAL_MARGIN * rest_seconds()):
+            yield
+    except TimeoutError:
+        raise SilentStreamError("the stream left no more time than the rest takes here", reason="DEADLINE") from None

@@ -101,11 +101,6 @@ class Pipeline:
         left_seconds, num_passes = self._free_since + self.pass_seconds - self._clock(), len(self._all_in_flight)
         return max(0.0, left_seconds) + (num_passes - 1) * self.pass_seconds if num_passes else 0.0
 
-    @property
-    def num_awaited_tokens(self) -> int:
-        """Return about how many tokens what is in flight gives."""
-        return sum(len(step.sequences) * (step.num_passes - step.num_collected) for step, *_ in self._all_in_flight)
-
     def prompts_in_flight(self) -> Mapping[Sequence, int]:
         """Return the positions of prompts that the device has still to compute of what is in flight."""
         positions = Counter[Sequence]()

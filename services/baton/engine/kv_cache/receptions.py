@@ -57,7 +57,7 @@ class Receptions:
 
         def commit(sequence: Sequence) -> None:
             sequence.stats.join_seconds = self._clock() + self._pipeline.seconds_left - came_seconds
-            self._registry.joined(sequence, self._pipeline.num_awaited_tokens)
+            self._registry.joined(sequence, misses_step=self._pipeline.is_in_flight)
             self._scheduler.commit_received(sequence)
 
         self._change(request_id, commit)
