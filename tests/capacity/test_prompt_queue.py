@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from baton.capacity.cost import (
@@ -98,6 +98,7 @@ def test_prompts_fill_up_passes_that_reading_the_weights_takes() -> None:
 
 @pytest.mark.parametrize("hardware", ["dgx-spark", "m3-ultra", "a100"])
 @given(num_tokens=st.lists(st.integers(1, 1500), min_size=1, max_size=10))
+@example(num_tokens=[66, 59])  # 125 together: 124.6 are free on an A100
 def test_a_queue_takes_as_long_as_the_passes_that_the_scheduler_plans(hardware: str, num_tokens: list[int]) -> None:
     """In order of turns, each pass ended as `StepBudget` says."""
     profile, left, expected = PRESETS[hardware].profile(), list(num_tokens), 0.0

@@ -270,7 +270,7 @@ def queued_seconds(
         num_ended += 1
         num_added = min(pass_tokens, num_tokens + num_rest) - max(num_tokens, num_free)
         is_enough = not num_rest or num_added * num_ended > num_fixed * num_after
-        num_room = (min(pass_tokens, int(num_free)) if is_enough else pass_tokens) - num_tokens
+        num_room = (min(pass_tokens, round(num_free)) if is_enough else pass_tokens) - num_tokens
         last = CLOSED
         if num_tokens:
             last = OpenPass(num_tokens, max(0, num_room), max(flop / profile.prefill_flops, reading))
