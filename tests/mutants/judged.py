@@ -111,7 +111,7 @@ SURVIVED: Mapping[str, str] = {
     f"{_BATON}/engine/kv_cache/offload.py:Offload._is_read_quicker: self._bytes_per_second or math.inf -> "
     "(self._bytes_per_second)": "test_offload.py::"
     "test_blocks_are_read_from_disk_where_that_is_quicker_than_to_compute_them",
-    f"{_BATON}/decode/kv_stream/recovery.py:guarded: deadline - LOCAL_MARGIN * rest_seconds() -> "
+    f"{_BATON}/decode/kv_stream/recovery.py:DeadlineGuard.__init__: deadline - LOCAL_MARGIN * rest_seconds() -> "
     "(deadline + LOCAL_MARGIN * rest_seconds())": "test_local_compute.py::"
     "test_a_stream_ends_while_there_is_time_for_the_rest",
     f"{_BATON}/kv/stream.py:_class_bytes: -num_bytes -> num_bytes": "test_staging_pool.py::"

@@ -250,7 +250,9 @@ def test_slow_steps_slow_the_decode_node() -> None:
 
 def test_who_comes_later_does_not_slow_the_node() -> None:
     """A step is compared with one of the batch that was met: those who joined do not make the node a slow one."""
-    state = pair_state()
+    state = RouterState(Clock(), StateLimits())
+    state.register(replace(MAC, max_batch_size=16))
+    state.register(DGX)
     with_eleven = cost.step_seconds(MAC.shape, MAC.profile, 12, 8192 + 16)
 
     met = replace(OUTCOME, num_completion_tokens=32, decode_seconds=31 * with_eleven, mean_batch_size=12.0)
@@ -258,6 +260,16 @@ def test_who_comes_later_does_not_slow_the_node() -> None:
 
     assert with_eleven > 1.5 * cost.step_seconds(MAC.shape, MAC.profile, 1, 8192 + 16)
     assert state.decode_calibration.factor("mac") == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("told", [1e308, 5e-324])
+def test_no_batch_that_a_node_tells_breaks_what_is_learnt(told: float) -> None:
+    """It is no larger than the node decodes together, as it registered."""
+    state = pair_state()
+
+    settle_remote(state, replace(OUTCOME, num_completion_tokens=32, decode_seconds=1.0, mean_batch_size=told))
+
+    assert 0.8 <= state.decode_calibration.factor("mac") <= 1.25
 
 
 def test_preempted_requests_teach_nothing_of_speed() -> None:

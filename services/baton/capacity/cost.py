@@ -154,7 +154,7 @@ class CostEstimate:
     uncertainty_seconds: float = 0.0
     """Standard deviation of the total, from how far outcomes of these nodes and this link lay from their estimates."""
     batch_size: float = 0.0
-    """Requests that it decodes with, itself included, on average."""
+    """Requests that it decodes with, itself included, on average; 0 in one that came by wire."""
 
     @property
     def decode_seconds(self) -> float:

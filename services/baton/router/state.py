@@ -346,7 +346,8 @@ def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:
 
 def _batch_share(node: Node, placed: PlacedRequest, outcome: Outcome) -> float:
     """Return a step of the batch that a request met, over one of the batch expected: who comes later slows no node."""
-    estimate, told, met = placed.candidate.estimate, node.description, outcome.mean_batch_size
+    estimate, told = placed.candidate.estimate, node.description
+    met = min(outcome.mean_batch_size, told.max_batch_size)  # whatever a node says
     if estimate is None or not (met and estimate.batch_size):
         return 1.0
     context = placed.num_prompt_tokens + outcome.num_completion_tokens / 2

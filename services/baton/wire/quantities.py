@@ -132,7 +132,6 @@ def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate
     return router_service_pb2.CostEstimate(
         **{name: getattr(estimate, name) for name in _TERM_FIELDS},
         expected_output_token_count=estimate.expected_output_tokens,
-        batch_size=estimate.batch_size,
         decode_seconds=estimate.decode_seconds,
         total_seconds=estimate.total_seconds,
     )
@@ -141,8 +140,7 @@ def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate
 def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimate:
     """Return the estimate of a message; the derived terms are computed again."""
     terms = {name: getattr(message, name) for name in _TERM_FIELDS}
-    num_tokens, batch_size = message.expected_output_token_count, message.batch_size
-    return CostEstimate(**terms, expected_output_tokens=num_tokens, batch_size=batch_size)
+    return CostEstimate(**terms, expected_output_tokens=message.expected_output_token_count)
 
 
 def measured_terms(summary: generation_pb2.PlacementSummary) -> dict[str, float]:

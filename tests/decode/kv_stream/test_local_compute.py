@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from baton.decode.kv_stream.reader import SilentStreamError
-from baton.decode.kv_stream.recovery import LOCAL_MARGIN, guarded
+from baton.decode.kv_stream.recovery import LOCAL_MARGIN, DeadlineGuard
 
 LONG_SECONDS = 30.0
 SOON_SECONDS = LONG_SECONDS / LOCAL_MARGIN - 0.01
@@ -22,7 +22,7 @@ def test_a_stream_ends_while_there_is_time_for_the_rest() -> None:
     """Half as much again as expected; not at the deadline, and not behind it."""
 
     async def main() -> None:
-        async with asyncio.timeout(LONG_SECONDS / 3), guarded(_deadline(), lambda: SOON_SECONDS):
+        async with asyncio.timeout(LONG_SECONDS / 3), DeadlineGuard(_deadline(), lambda: SOON_SECONDS):
             await asyncio.Event().wait()
 
     with pytest.raises(SilentStreamError, match="no more time"):
@@ -40,7 +40,7 @@ def test_a_stream_that_has_got_further_by_then_goes_on() -> None:
                 looked.set()
             return rests.pop(0)
 
-        async with asyncio.timeout(LONG_SECONDS / 3), guarded(_deadline(), rest):
+        async with asyncio.timeout(LONG_SECONDS / 3), DeadlineGuard(_deadline(), rest):
             await looked.wait()
             await asyncio.sleep(0)
         return len(rests)
@@ -53,7 +53,7 @@ def test_a_stream_that_stops_later_on_ends_at_a_later_moment() -> None:
 
     async def main() -> None:
         rests = [SOON_SECONDS, SOON_SECONDS - 0.02]
-        guard = guarded(_deadline(), lambda: rests.pop(0) if rests else LONG_SECONDS)
+        guard = DeadlineGuard(_deadline(), lambda: rests.pop(0) if rests else LONG_SECONDS)
         async with asyncio.timeout(LONG_SECONDS / 3), guard:
             await asyncio.Event().wait()
 
@@ -61,11 +61,22 @@ def test_a_stream_that_stops_later_on_ends_at_a_later_moment() -> None:
         asyncio.run(main())
 
 
+def test_a_timeout_of_the_stream_s_own_is_no_deadline() -> None:
+    """What is surrounded may fail for another reason, and that is told."""
+
+    async def main() -> None:
+        async with DeadlineGuard(_deadline(), lambda: SOON_SECONDS / 2):
+            raise TimeoutError("of a socket")
+
+    with pytest.raises(TimeoutError, match="of a socket"):
+        asyncio.run(main())
+
+
 def test_a_stream_whose_last_moment_has_passed_is_the_only_hope() -> None:
     """It is not ended at once."""
 
     async def main() -> None:
-        async with guarded(_deadline(), lambda: LONG_SECONDS):
+        async with DeadlineGuard(_deadline(), lambda: LONG_SECONDS):
             for _ in range(5):
                 await asyncio.sleep(0)
 

@@ -257,10 +257,7 @@ class KvStreamReader(ABC):
 
 
 class MovingTimeout:
-    """A timeout at a moment of the event loop's time that may move: `moment` is asked again when it has come.
-
-    Where it has passed from the beginning there is none.
-    """
+    """A timeout at a moment of the event loop's time, asked for again when it has come; none if it has at the start."""
 
     def __init__(self, moment: Callable[[], float]) -> None:
         self._moment, self._timeout = moment, asyncio.timeout(None)
@@ -301,7 +298,7 @@ async def timed(
     limit = max(timeouts.first_frame_seconds, patient_until - now())
 
     def last_moment() -> float:
-        return max(said_at, now() - heard_seconds()) + limit
+        return at if now() < (at := said_at + limit) else now() - heard_seconds() + limit
 
     while True:
         said_at = now()

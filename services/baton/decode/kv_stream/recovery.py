@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -119,15 +118,19 @@ def local_seconds(node: WorkerNode, start: int, num_tokens: int) -> float:
     return backlog + cost.prefill_seconds(shape, node.profile, start, num_tokens, node.settings.max_step_tokens)
 
 
-@asynccontextmanager
-async def guarded(deadline: float, rest_seconds: Callable[[], float]) -> AsyncIterator[None]:
-    """Break a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
+class DeadlineGuard(MovingTimeout):
+    """Breaks a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
 
     Where that moment has passed already, the stream is the only hope, and goes on. `deadline` is the event loop's time
     at which the caller gives the request up.
     """
-    try:
-        async with MovingTimeout(lambda: deadline - LOCAL_MARGIN * rest_seconds()):
-            yield
-    except TimeoutError:
-        raise SilentStreamError("the stream left no more time than the rest takes here", reason="DEADLINE") from None
+
+    def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:
+        super().__init__(lambda: deadline - LOCAL_MARGIN * rest_seconds())
+
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            await super().__aexit__(*error)
+        except TimeoutError:  # the guard's own: what the stream raises passes as it is
+            problem = "the stream left no more time than the rest takes here"
+            raise SilentStreamError(problem, reason="DEADLINE") from None

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from baton.decode.kv_stream.prefill_stream import PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
 from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
-from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option, guarded, local_seconds
+from baton.decode.kv_stream.recovery import Broken, DeadlineGuard, PrefillOption, Recovery, choose_option, local_seconds
 from baton.decode.measurement import FrameTimeline
 from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted
@@ -139,7 +139,7 @@ class RemotePrefill:
         }
         with client_span(PREFILL_PATH, self._nodes.address(option.node_id), names.SPAN_RECEIVE_KV, attributes):
             # It breaks the stream while there is still time to compute what is missing here.
-            guard = nullcontext() if self._deadline is None else guarded(self._deadline, self._local_seconds)
+            guard = nullcontext() if self._deadline is None else DeadlineGuard(self._deadline, self._local_seconds)
             async with guard:
                 request = self._request_for(option, number)
                 expected_seconds = option.estimate.time_to_first_token_seconds if option.estimate else 0.0

@@ -187,7 +187,7 @@ class PrefillAlternative(_message.Message):
     def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_generation_pb2.KvDtype, str]] = ..., chunk_token_count: _Optional[int] = ..., transfer: _Optional[_Union[_kv_pb2.TransferGrant, _Mapping]] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
-    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds", "restore_seconds", "uncertainty_seconds", "join_seconds", "batch_size")
+    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds", "restore_seconds", "uncertainty_seconds", "join_seconds")
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -203,7 +203,6 @@ class CostEstimate(_message.Message):
     RESTORE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNCERTAINTY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     JOIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     queue_seconds: float
     prefill_seconds: float
     transfer_seconds: float
@@ -219,8 +218,7 @@ class CostEstimate(_message.Message):
     restore_seconds: float
     uncertainty_seconds: float
     join_seconds: float
-    batch_size: float
-    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., pull_seconds: _Optional[float] = ..., restore_seconds: _Optional[float] = ..., uncertainty_seconds: _Optional[float] = ..., join_seconds: _Optional[float] = ..., batch_size: _Optional[float] = ...) -> None: ...
+    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., pull_seconds: _Optional[float] = ..., restore_seconds: _Optional[float] = ..., uncertainty_seconds: _Optional[float] = ..., join_seconds: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire", "pull_node_id", "pulled_token_count", "decode_restored_token_count", "prefill_restored_token_count")

@@ -25,8 +25,8 @@ class LayerPool:
     """K and V of one layer for all blocks of the node.
 
     keys: [num_kv_heads, num_blocks * block_tokens, key_head_dim]; values likewise, with value_head_dim. Invariant: that
-    of `Cells`. What `read` returns must not outlive a pass of the model, and the runner waits for a pass that reads
-    before the next write.
+    of `Cells`. What `read` returns must not outlive a pass of the model, and the runner waits for what is under way
+    before the next write is.
     """
 
     def __init__(
