@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -39,6 +42,25 @@ def test_every_route_is_described_and_every_page_is_there(gateway: RunningGatewa
     assert statuses.pop("/instance/{instance_id}") == 404
     pages.remove("/instance/{instance_id}")
     assert statuses | {"/ready": 200} == dict.fromkeys(pages, 200)  # it may be too early to be ready
+
+
+def test_every_process_tells_the_same_document() -> None:
+    """What is generated of it, clients and requests of fuzzers, does not change with each start."""
+    told = """
+from unittest.mock import Mock
+from baton.gateway.api import openapi, routes
+endpoints = routes.model_endpoints(Mock(), Mock(answer_bench=Mock(__name__="answer_bench")))
+print(openapi.openapi_body(endpoints, is_strict=True))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    documents = {
+        subprocess.run(
+            [sys.executable, "-c", told], env=environment | {"PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+
+    assert len(documents) == 1
 
 
 def test_every_reference_leads_somewhere(gateway: RunningGateway) -> None:

@@ -71,8 +71,8 @@ def _alternatives(returns: Any) -> tuple[Any, ...]:
 
 def _mark_unserved(properties: dict[str, Any], unserved: Unserved) -> None:
     """Say of fields that are known and not served which values are taken nevertheless."""
-    for name in unserved.promises.keys() - properties.keys():
-        if "." not in name:
+    for name in unserved.promises:
+        if name not in properties and "." not in name:
             properties[name] = {
                 "enum": [None, *unserved.promises[name]],
                 "default": None,
