@@ -8,6 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,14 +35,16 @@ NEIGHBOURS = [
 POISON = [*TRIGGER, 17, 18, 19]
 _NUM_AT_ONCE = 12
 
-pytestmark = full
+
+def _plant(patch: pytest.MonkeyPatch, fault: str) -> None:
+    patch.setenv("BATON_PLANTED_FAULT", fault)
+    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(_HOOK), os.environ.get("PYTHONPATH")])))
 
 
 @contextmanager
 def _cluster(fault: str) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BATON_PLANTED_FAULT", fault)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(_HOOK), os.environ.get("PYTHONPATH")])))
+        _plant(patch, fault)
         with Cluster(checkpoint("llama"), prefill=(), decode=("torch",) * 3) as cluster:
             yield cluster
 
@@ -57,6 +61,15 @@ def _num_dead(cluster: Cluster) -> int:
     return sum(cluster.processes[name].exit_status is not None for name in cluster.node_names)
 
 
+def test_faults_are_planted_where_passes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has no place for them: they depend on the names of its functions."""
+    _plant(monkeypatch, "kill")
+    told = "from baton.engine.execution import pipeline; print(pipeline.launch.__name__)"
+
+    assert subprocess.check_output([sys.executable, "-c", told]) == b"launch_or_fail\n"
+
+
+@full
 @pytest.mark.parametrize(("fault", "num_dead"), [("raise", 0), ("kill", 2), ("kill-late", 2)])
 def test_poison_is_refused_after_two_and_no_neighbour_notices(fault: str, num_dead: int) -> None:
     """Every neighbour gets each of its tokens, and those that it would get without the attack."""
@@ -82,6 +95,7 @@ def test_poison_is_refused_after_two_and_no_neighbour_notices(fault: str, num_de
         assert _num_dead(cluster) == num_dead
 
 
+@full
 def test_nan_of_one_node_is_computed_on_another() -> None:
     """The client sees the answer; the second look at it comes from a cache that the sick node had no part in.
 
@@ -95,6 +109,7 @@ def test_nan_of_one_node_is_computed_on_another() -> None:
         assert "NON_FINITE_LOGITS" in cluster.log_files["gateway"].read_text()
 
 
+@full
 def test_nan_of_every_node_is_the_request_s_own() -> None:
     """It is computed twice, and refused."""
     with _cluster("spoil") as cluster:

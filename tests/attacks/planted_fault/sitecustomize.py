@@ -73,7 +73,9 @@ class _Planting(importlib.abc.MetaPathFinder):
 
         def execute_and_plant(module: ModuleType) -> None:
             execute(module)
-            module.launch = _planted(module.launch, self._fault, module.NOT_FINITE)  # type: ignore[attr-defined]
+            from baton.engine.runners.base import NOT_FINITE  # before this module it would be imported too early
+
+            module.launch = _planted(module.launch, self._fault, NOT_FINITE)  # type: ignore[attr-defined]
 
         spec.loader.exec_module = execute_and_plant  # type: ignore[method-assign]
         return spec

@@ -138,7 +138,8 @@ def _header_crc(key: int, frame: KvFrame) -> int:
 def _essence(message: bytes) -> Response:
     response = Response.FromString(message)
     response.DiscardUnknownFields()  # type: ignore[attr-defined] # missing in its types
-    response.ClearField("uses_shared_memory")
+    for own in ("uses_shared_memory", "clock"):
+        response.ClearField(own)
     element = response.WhichOneof("element")
     if element == "layout":
         response.layout.ClearField("model_id")
