@@ -21,7 +21,19 @@ from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
 from decode.grants import grant_pull
-from decode.pair import DECODE_ID, PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
+from decode.pair import (
+    DECODE_ID,
+    PATIENT,
+    TIMEOUT_SECONDS,
+    Damage,
+    Node,
+    Pair,
+    follow,
+    intact,
+    request_of,
+    usual_budget,
+    with_pair,
+)
 from engine.rig import GREEDY, mock_runner
 
 NEIGHBOUR_ID = "decode-2"
@@ -53,7 +65,8 @@ class Neighbour:
         self.node = Node(NEIGHBOUR_ID, runner or mock_runner())
         node = cast(WorkerNode, self.node)
         self.servicer = DamagedBlocks(node, damage)
-        generator = DecodeGenerator(node, PeerSet(0, lambda _link: None), PATIENT, Metrics())
+        budget = usual_budget()
+        generator = DecodeGenerator(node, PeerSet(0, lambda _link: None, budget=budget), PATIENT, Metrics(), budget)
         self.server = GrpcServer("127.0.0.1:0")
         self.server.add("baton.internal.v1.BlockService", partial(add_block_service, self.servicer))
         self.server.add(

@@ -13,10 +13,12 @@ from unittest.mock import patch
 import grpc
 
 from baton.capacity.hardware import PRESETS
+from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
 from baton.decode import servicer
 from baton.decode.generation import DecodeGenerator
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
+from baton.decode.kv_stream.receive_budget import ReceiveBudget, receive_bytes_for
 from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.engine.constraints.compilation import ConstraintCompiler
@@ -68,6 +70,11 @@ Responses = AsyncIterator[prefill_service_pb2.PrefillResponse]
 Damage = Callable[[Responses], Responses]
 
 
+def usual_budget() -> ReceiveBudget:
+    """Return a budget that keeps the largest frames of 64 streams."""
+    return ReceiveBudget(receive_bytes_for(64, MAX_FRAME_BYTES), 64)
+
+
 @dataclass
 class ChangingTimeouts:
     """Stands for `Timeouts`: a test is impatient where it waits for a silence, and with nobody else."""
@@ -97,7 +104,7 @@ class Settings:
 class Node:
     """Stands for a `WorkerNode`: an engine whose events come to this event loop."""
 
-    def __init__(self, node_id: str, runner: Runner) -> None:
+    def __init__(self, node_id: str, runner: Runner, *, computes_for_others: bool = False) -> None:
         self.node_id = node_id
         self.runner = runner
         self.profile = PRESETS["h200"].profile()
@@ -111,7 +118,12 @@ class Node:
             tokenizer_text, vocabulary_size=runner.info.vocabulary_size, eos_token_ids=runner.info.eos_token_ids
         )
         self._loop = asyncio.get_running_loop()
-        limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens, max_host_bytes=2**20)
+        limits = SchedulerLimits(
+            max_batch_size=8,
+            max_step_tokens=self.settings.max_step_tokens,
+            max_host_bytes=2**20,
+            computes_for_others=computes_for_others,
+        )
         self.engine = Engine(runner, limits, post=self._post, on_queue_change=self.placement_ids.extend)
 
     is_kv_quantized = False
@@ -306,10 +318,11 @@ class Pair:
             choice=transport,
             lender=self.lender,
             metrics=self.metrics,
+            budget=usual_budget(),
             linger_seconds=linger_seconds,
         )
         node = cast(WorkerNode, self.decode)
-        self.generator = DecodeGenerator(node, self.peers, cast(Timeouts, timeouts), self.metrics)
+        self.generator = DecodeGenerator(node, self.peers, cast(Timeouts, timeouts), self.metrics, usual_budget())
         self.decode_servicer = DecodeServicer(self.generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(

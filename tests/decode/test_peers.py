@@ -17,6 +17,7 @@ from baton.kv_transport.kv_services import KvStub
 from baton.kv_transport.link_probe import Prober
 from baton.rpc.channel import open_channel
 from baton.security.tls import secured_by
+from decode.pair import usual_budget
 from security.identities import identity
 
 
@@ -38,7 +39,7 @@ def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypat
             measured.append(link.from_node_id)
             is_measured.set()
 
-        peer_set = peers.PeerSet(1, report)
+        peer_set = peers.PeerSet(1, report, budget=usual_budget())
         following = asyncio.create_task(peer_set.run())
         for node_id in ("broken", "sound"):
             peer_set.update({node_id: router_service_pb2.Peer(node_id=node_id, address="127.0.0.1:1")})
@@ -66,7 +67,7 @@ def test_a_link_is_measured_by_the_way_of_its_kv(monkeypatch: pytest.MonkeyPatch
 
     async def run() -> None:
         is_measured = asyncio.Event()
-        peer_set = peers.PeerSet(1, lambda _link: is_measured.set())
+        peer_set = peers.PeerSet(1, lambda _link: is_measured.set(), budget=usual_budget())
         following = asyncio.create_task(peer_set.run())
         peer = router_service_pb2.Peer(node_id="p", address="127.0.0.1:1", fast_address="127.0.0.1:1")
         peer_set.update({"p": peer})
@@ -95,7 +96,7 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def run() -> None:
         is_measured = asyncio.Event()
-        peer_set = peers.PeerSet(1, lambda _link: is_measured.set())
+        peer_set = peers.PeerSet(1, lambda _link: is_measured.set(), budget=usual_budget())
         following = asyncio.create_task(peer_set.run())
         peer_set.update({"slow": router_service_pb2.Peer(node_id="slow", address="127.0.0.1:1")})
         await is_measured.wait()
@@ -111,7 +112,7 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_probe_beside_kv_is_made_again(monkeypatch: pytest.MonkeyPatch, num_busy: int, num_made: int) -> None:
     """It tells too little of the link; where KV never stops coming, seven times. The best is told."""
     probed, told = list[float](), list[float]()
-    peer_set = peers.PeerSet(1, lambda link: told.append(link.bytes_per_second))
+    peer_set = peers.PeerSet(1, lambda link: told.append(link.bytes_per_second), budget=usual_budget())
 
     async def measure(_stub: KvStub, node_id: str, _num_bytes: int, _turn: asyncio.Lock) -> node_pb2.LinkMeasurement:
         peer_set._meters["other"].num_bytes += len(probed) < num_busy
@@ -153,7 +154,7 @@ def test_channels_are_opened_again_with_a_renewed_certificate(tmp_path: Path, mo
 
     async def run() -> None:
         with secured_by(who):
-            peer_set = peers.PeerSet(0, lambda _link: None, linger_seconds=0)
+            peer_set = peers.PeerSet(0, lambda _link: None, budget=usual_budget(), linger_seconds=0)
             following = asyncio.create_task(peer_set.run())
         peer_set.update({"p": router_service_pb2.Peer(node_id="p", address="127.0.0.1:1")})
         await opened.get()

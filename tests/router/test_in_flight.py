@@ -87,12 +87,15 @@ def test_a_prompt_is_queued_once_whoever_names_it() -> None:
 
 
 def test_a_report_tells_whose_prompts_are_through() -> None:
-    """Of each once, whoever was placed earlier."""
+    """Of each once, whoever was placed earlier; who decodes what another computes has computed nothing of it."""
     ledger = placed(Clock())
-    ledger.add("q", "dgx", PlacedWork(0, 50, 4))
-    ledger.add("r", "dgx", PlacedWork(50, 50, 4))
+    ledger.add("q", "dgx", PlacedWork(0, 50, 4, is_export=True))
+    ledger.add("r", "dgx", PlacedWork(50, 50, 4, is_export=True))
+    ledger.add("s", "dgx", PlacedWork(50, 50, 4))
 
-    assert ledger.reported("dgx", LISTED, ["p", "q", "r"]) == {"q": 1.0, "r": 1.0, "p": 0.0}
+    assert ledger.reported("mac", FREE, ["p"]) == {}
+
+    assert ledger.reported("dgx", LISTED, ["p", "q", "r", "s"]) == {"q": 1.0, "r": 1.0, "p": 0.0}
     assert ledger.reported("dgx", FREE, []) == {"p": 1.0}
 
 
@@ -111,6 +114,30 @@ def test_a_queue_shrinks_between_reports() -> None:
         full.total_seconds - 1.0 + cost.prefill_seconds(DGX.shape, DGX.profile, 0, 1024)
     )
     assert queue(ledger, load, clock.seconds).total_seconds == 0
+
+
+def test_who_is_beyond_the_listed_ones_has_computed_nothing() -> None:
+    """Until it has been listed, and is no more, or the node lists all that it has."""
+    ledger = placed(Clock())
+    other = replace(LISTED, num_pending_prompt_tokens=350, queued_prompts=(QueuedPrompt("q", 0, 50),))
+
+    assert ledger.reported("dgx", other, ["p"]) == {"p": 0.0}
+    assert ledger.reported("dgx", other, []) == {"p": 0.0}
+    listed = replace(other, queued_prompts=(QueuedPrompt("p", 20, 40),))
+    assert ledger.reported("dgx", listed, []) == {"p": pytest.approx(0.2)}
+    assert ledger.reported("dgx", other, []) == {"p": 1.0}
+    assert ledger.reported("dgx", other, []) == {}
+
+
+def test_many_prompts_beyond_the_listed_ones_are_as_much_work_as_they_are() -> None:
+    """A few stand for all: what a decision costs does not grow with them."""
+    load = replace(LISTED, num_waiting=5001, num_pending_prompt_tokens=50 + 5000 * 100)
+
+    waiting = queue(PlacementLedger(Clock(), ttl_seconds=10.0), load)
+
+    assert len(waiting.seconds) < 100
+    each = cost.prefill_seconds(DGX.shape, DGX.profile, 0, 100)
+    assert waiting.total_seconds - waiting.seconds[0] == pytest.approx(5000 * each)
 
 
 def test_prompts_beyond_the_listed_ones_count_as_equally_long() -> None:

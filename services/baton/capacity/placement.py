@@ -249,7 +249,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
     """Return the candidate that computes on one node and decodes on another."""
     stream, frames, here, there = terms.stream, terms.frames, decode.match, prefill.match
     landing, num_sent, exposed = stream.landing, stream.landing.num_sent_tokens, frames.exposed_seconds
-    queue, computing = prefill.queue_seconds + landing.reading_seconds, frames.compute_seconds - landing.reading_seconds
+    queue, computing = landing.queue_seconds + landing.reading_seconds, frames.compute_seconds - landing.reading_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=computing,

@@ -59,7 +59,7 @@ def match_prefix(request: PlacementRequest, node: NodeSnapshot) -> PrefixMatch:
 FRAME_TOKENS = 512
 """Positions of one frame at most."""
 MAX_FRAME_BYTES = 16 << 20
-"""Largest frame made of several layers."""
+"""Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
 FRAMES_AHEAD = 4
 """Frames of a stream that are read ahead of the link at most, between two passes of the node."""
 READ_SHARE = 0.1

@@ -76,6 +76,8 @@ class LocalTerms(NamedTuple):
 class LandingTerms(NamedTuple):
     """What KV meets on its way from one node to another, whatever link is between them."""
 
+    queue_seconds: float
+    """Until the one that lacks it has room, asks for it, and it is its turn at the other."""
     restore_seconds: float
     """Cached positions come back on both, as far as the queue does not hide it."""
     reading_seconds: float
@@ -293,7 +295,7 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         transfer_seconds=frames.busy_seconds(stream.transfer_seconds, link.frame_seconds),
         first_token_seconds=first_token,
         join_seconds=joined - arrived,
-        start_seconds=max(joined, decode.room_seconds),
+        start_seconds=joined,
         imposed_seconds=decode.slowdown_seconds
         + prefill.imposed_seconds
         + landing.reading_seconds * min(node.load.num_generating, node.max_batch_size),
@@ -306,13 +308,13 @@ def landing_terms(request: PlacementRequest, decode: DecodeTerms, prefill: Prefi
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
     or brought back there; [c_p, n) is computed on p. What reaches d has yet to be written into its device's memory.
     """
-    here, there, queue = decode.match, prefill.match, prefill.queue_seconds
+    here, there, queue = decode.match, prefill.match, max(prefill.queue_seconds, decode.room_seconds)
     num_sent = request.num_prompt_tokens - here.num_tokens
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     reading = reading_seconds(prefill.node, there.num_tokens - here.num_tokens)
     num_bytes = num_sent * decode.node.shape.kv_bytes_per_token + decode.node.shape.state_bytes
     window = StreamWindow(num_bytes, queue + restoring, reading + prefill.prefill_seconds)
-    return LandingTerms(restoring, reading, num_sent, window, landing_seconds(prefill.node, decode.node, window))
+    return LandingTerms(queue, restoring, reading, num_sent, window, landing_seconds(prefill.node, decode.node, window))
 
 
 def stream_terms(

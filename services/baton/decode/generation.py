@@ -13,7 +13,7 @@ from opentelemetry import trace
 
 from baton.decode.kv_stream.block_pull import BlockPull, check_pull
 from baton.decode.kv_stream.reader import Timeouts
-from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
+from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.measurement import Reception, count_prompt, finished_message, local_summary, measure_resources
 from baton.decode.peers import PeerSet
@@ -61,10 +61,9 @@ class DecodeGenerator:
         peers: PeerSet,
         timeouts: Timeouts,
         metrics: Metrics,
-        budget: ReceiveBudget | None = None,
+        budget: ReceiveBudget,
     ) -> None:
-        self.node, self.peers = node, peers
-        self.budget = budget or usual_budget()
+        self.node, self.peers, self.budget = node, peers, budget
         self.timeouts, self.metrics = timeouts, metrics
 
     def start(

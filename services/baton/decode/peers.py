@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
-from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
+from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import LinkMeter
 from baton.errors import BatonError, ConfigurationError, NotFoundError
 from baton.grpc_sockets.flow_control import ReceiveTurns
@@ -49,10 +49,10 @@ class PeerSet:
         probe_bytes: int,
         report_link: Callable[[node_pb2.LinkMeasurement], None],
         *,
+        budget: ReceiveBudget,
         choice: TransportChoice = "auto",
         lender: Lender | None = None,
         metrics: Metrics | None = None,
-        budget: ReceiveBudget | None = None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._choice = choice
@@ -64,7 +64,6 @@ class PeerSet:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._fast: dict[str, FastChannel] = {}
         self._meters = defaultdict[str, LinkMeter](LinkMeter)
-        budget = budget or usual_budget()
         self._staging = StagingPool(min(MOST_IDLE_BYTES, budget.idle_bytes))
         self._limits, self._turns = limits_for(budget.frame_bytes), ReceiveTurns()
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)

@@ -92,7 +92,7 @@ class WorkerNode:
         )
         self.engine = Engine(
             runner,
-            _limits(settings, self.budgets, runner.info.shape.weight_bytes / profile.decode_bytes_per_second),
+            _limits(settings, role, self.budgets, runner.info.shape.weight_bytes / profile.decode_bytes_per_second),
             post=lambda deliveries: self._call_soon(deliver, deliveries),
             on_block_events=LoopFeeder(self._loop, self._publish).put,
             on_fatal=lambda error: self._call_soon(self._die, error),
@@ -256,7 +256,9 @@ async def load_node(settings: NodeSettings, role: NodeRole) -> WorkerNode:
     return WorkerNode(settings, role, runner, profile, wire_abilities, disk, place, text_digest=text_digest)
 
 
-def _limits(settings: NodeSettings, budgets: Mapping[str, int], reading_seconds: float) -> SchedulerLimits:
+def _limits(
+    settings: NodeSettings, role: NodeRole, budgets: Mapping[str, int], reading_seconds: float
+) -> SchedulerLimits:
     return SchedulerLimits(
         max_batch_size=settings.max_batch_size,
         max_step_tokens=settings.max_step_tokens,
@@ -264,4 +266,5 @@ def _limits(settings: NodeSettings, budgets: Mapping[str, int], reading_seconds:
         max_host_bytes=budgets["host_kv_bytes"],
         target_tpot_seconds=settings.target_tpot_ms / 1000,
         reading_seconds=reading_seconds,
+        computes_for_others=can_prefill(role),
     )

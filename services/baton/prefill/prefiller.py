@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from opentelemetry import trace
 
+from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
 from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
@@ -26,9 +27,6 @@ from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.security.access import digest_of
 from baton.telemetry import names
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
-
-MAX_FRAME_BYTES = 16 << 20
-"""Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
 
 
 class PromptSampling(NamedTuple):

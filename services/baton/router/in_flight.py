@@ -13,6 +13,9 @@ from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad
 from baton.capacity.value_class import value_class
 
+_MAX_UNLISTED = 64
+"""Prompts that stand for all that a report counts and does not list: what a decision costs grows with them."""
+
 
 @value_class()
 class PlacedWork:
@@ -39,6 +42,8 @@ class _Entry:
     placed_at_seconds: float
     is_reported: bool = False
     """Whether the node has the request, so that its reports cover it."""
+    was_listed: bool = False
+    """Whether one of them has listed its prompt."""
 
 
 class PlacementLedger:
@@ -61,20 +66,26 @@ class PlacementLedger:
     def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> dict[str, float]:
         """Take a load report: it covers what the node has accepted or lists.
 
-        Returns how much of each prompt it has computed by now, 0 to 1: all of those that it had and lists no more.
+        Returns how much of each prompt for another node it has computed by now, 0 to 1: all of those that it lists no
+        more, or has and does not list though it lists all.
         """
-        entries = self._entries.get(node_id, {})
+        entries, shares = self._entries.get(node_id, {}), dict[str, float]()
         listed = {prompt.placement_id: prompt for prompt in load.queued_prompts}
-        for placement_id in (*accepted_placement_ids, *listed):
+        is_whole = sum(each.num_left_tokens for each in load.queued_prompts) >= load.num_pending_prompt_tokens
+        for placement_id in accepted_placement_ids:
             if placement_id in entries:
                 entries[placement_id].is_reported = True
-        computed = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
-        for placement_id in computed:
-            del entries[placement_id]
-        shares = dict.fromkeys(computed, 1.0)
-        for placement_id in listed.keys() & entries.keys():
-            prompt, work = listed[placement_id], entries[placement_id].work
-            shares[placement_id] = 1 - min(1.0, prompt.num_left_tokens / max(1, work.num_prompt_tokens))
+        for placement_id, entry in list(entries.items()):
+            prompt, share = listed.get(placement_id), float(is_whole or entry.was_listed)
+            if prompt is not None:
+                entry.is_reported = entry.was_listed = True
+                share = 1 - min(1.0, prompt.num_left_tokens / max(1, entry.work.num_prompt_tokens))
+            elif not entry.is_reported:
+                continue
+            elif share:
+                del entries[placement_id]
+            if entry.work.is_export:
+                shares[placement_id] = share
         return shares
 
     def settle(self, placement_id: str) -> None:
@@ -113,7 +124,7 @@ class PlacementLedger:
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
         placed = [entry for entry in unreported if entry.work.num_prompt_tokens]
-        listed_spans = _listed_spans(load, entries)
+        listed_spans, weight = _listed_spans(load, entries)
         spans = [*listed_spans, *[(entry.work.prompt_begin, entry.work.prompt_end) for entry in placed]]
         join_seconds = 0.0
         if spans and load.num_decoding and not (load.queued_prompts and load.queued_prompts[0].num_done_tokens):
@@ -121,7 +132,8 @@ class PlacementLedger:
         placed_at = [entry.placed_at_seconds for entry in placed]
         came_at = [0.0] * len(listed_spans) + [each - load_at_seconds for each in placed_at]
         seconds, last_pass = cost.queued_seconds(shape, profile, spans, pass_tokens, beside, came_at, join_seconds)
-        listed, since = seconds[: len(listed_spans)], seconds[len(listed_spans) :]
+        num_listed, since = len(load.queued_prompts), seconds[len(listed_spans) :]
+        listed = seconds[:num_listed] + [each * weight for each in seconds[num_listed : len(listed_spans)]]
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens and spans else 0.0
         since_then = list(zip(since, placed_at, strict=True))
         return QueuedWork(listed, load_at_seconds, since_then, pass_seconds, last_pass)
@@ -155,8 +167,11 @@ class PlacementLedger:
         return [entry for entry in unreported if entry.placed_at_seconds > earliest]
 
 
-def _listed_spans(load: NodeLoad, entries: Mapping[str, _Entry]) -> list[tuple[int, int]]:
-    """Return which positions each prompt of a report lacks, in order of turns; those not listed as equally long."""
+def _listed_spans(load: NodeLoad, entries: Mapping[str, _Entry]) -> tuple[list[tuple[int, int]], float]:
+    """Return which positions each prompt of a report lacks, in order of turns; those not listed as equally long.
+
+    Of these a few stand for all, each for so many as are returned.
+    """
     listed = list[tuple[int, int]]()
     num_listed_tokens = 0
     for prompt in load.queued_prompts:
@@ -168,9 +183,8 @@ def _listed_spans(load: NodeLoad, entries: Mapping[str, _Entry]) -> list[tuple[i
         num_listed_tokens += prompt.num_left_tokens
     num_others = max(1, load.num_waiting - len(listed))
     mean_tokens = (load.num_pending_prompt_tokens - num_listed_tokens) // num_others
-    if mean_tokens > 0:
-        listed += [(0, mean_tokens)] * num_others
-    return listed
+    num_shown = min(num_others, _MAX_UNLISTED) if mean_tokens > 0 else 0
+    return listed + [(0, mean_tokens)] * num_shown, num_others / max(1, num_shown)
 
 
 RECENT_SECONDS = 10.0

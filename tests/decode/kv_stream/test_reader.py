@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from baton.decode.kv_stream.reader import FrameWindow, SilentStreamError, Timeouts, timed
-from baton.decode.kv_stream.receive_budget import usual_budget
 from baton.internal.v1.prefill_service_pb2 import FirstToken, PrefillResponse
+from decode.pair import usual_budget
 
 SHORT = Timeouts(first_frame_seconds=0.1, frame_seconds=0.1)
 

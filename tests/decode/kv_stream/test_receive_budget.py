@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
-from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget, receive_bytes_for, usual_budget
-from decode.pair import Pair, generate, request_of, with_pair
+from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget, receive_bytes_for
+from decode.pair import Pair, generate, request_of, usual_budget, with_pair
 from engine.rig import LAYOUT, prompt_of
 
 FRAME = 1000
@@ -50,6 +50,25 @@ def test_frames_wait_for_credit_in_turn() -> None:
         budget.give_back(2 * FRAME)
         await asyncio.gather(*tasks)
         assert (done, budget.num_bytes) == (["a", "b", "c"], FRAME)
+
+    asyncio.run(run())
+
+
+def test_who_goes_in_the_moment_in_which_credit_comes_is_cancelled_and_nothing_else() -> None:
+    """Its place is given to the next one before it hears of it itself."""
+
+    async def run() -> None:
+        budget = budget_of(1)
+        await budget.take(FRAME)
+        gone, behind = asyncio.create_task(budget.take(FRAME)), asyncio.create_task(budget.take(FRAME))
+        await turns()
+        gone.cancel()
+        budget.give_back(FRAME)
+        await turns()
+
+        assert gone.cancelled()
+        assert behind.done()
+        assert budget.num_bytes == FRAME
 
     asyncio.run(run())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.engine.checkpoint.families import FAMILIES
-from baton.engine.checkpoint.formats import SERVED_METHODS
+from baton.engine.checkpoint.formats import _READERS
 from baton.engine.checkpoint.quantization import read_quantization
 from engine.checkpoint.exo_cards import CARDS, DOCUMENT, count, document, served
 
@@ -27,7 +27,7 @@ def test_every_format_of_a_served_card_is_read(name: str) -> None:
         elif kind != "int4":
             assert kind == "bf16" or read_quantization(name, {"quantization": {"mode": kind}}) is not None
         else:
-            assert "compressed-tensors" in SERVED_METHODS
+            assert "compressed-tensors" in _READERS
 
 
 def test_families_of_cards_are_families() -> None:

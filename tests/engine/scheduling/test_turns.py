@@ -11,7 +11,7 @@ from baton.engine.request import Purpose
 from baton.engine.scheduling.admission import SchedulerLimits
 from baton.engine.scheduling.step import Step
 from baton.engine.scheduling.turns import MAX_TENANTS, OUTPUT_COST, TenantTurns
-from baton.engine.sequence import SUSPECT_TOKENS
+from baton.engine.sequence import SUSPECT_TOKENS, Phase
 from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, prompt_of, request_of
 from engine.scheduling.simulation import SimulatedOutcome, SimulatedRequest, Simulation
@@ -205,6 +205,25 @@ def test_an_output_is_expected_to_be_as_long_as_those_before() -> None:
         pass
 
     assert turns._expected_output_tokens(stepper.add(request_of(prompt_of(6), "next", long))) == pytest.approx(2, abs=1)
+
+
+def test_a_suspect_that_needs_many_blocks_gets_them() -> None:
+    """However many come who need few: they would take each one that is given back."""
+    stepper = Stepper(num_blocks=30, max_batch_size=16, max_step_tokens=64)
+    outputs = [replace(GREEDY, max_tokens=10 + 5 * number, ignore_eos=True) for number in range(4)]
+    for number in range(20):
+        stepper.add(request_of(prompt_of(6, number), f"short-{number}", outputs[number % 4]))
+    computed(stepper)
+    suspect = stepper.add(request_of(prompt_of(80, 1000), "suspect", outputs[0], is_suspect=True))
+    num_passes = 0
+    while suspect.phase is not Phase.FINISHED and num_passes < 300:
+        if len(stepper.scheduler.waiting) < 10:
+            number = len(stepper.sequences)
+            stepper.add(request_of(prompt_of(6, number), f"short-{number}", outputs[number % 4]))
+        computed(stepper)
+        num_passes += 1
+
+    assert num_passes < 150
 
 
 def test_a_suspect_that_waits_for_its_turn_holds_up_nobody() -> None:

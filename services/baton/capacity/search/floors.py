@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.cost import SHORT_SHARE
+from baton.capacity.cost import SHORT_SHARE, Beside
 from baton.capacity.snapshot import DEFAULT_OUTPUT_TOKENS, NodeSnapshot, neighbours
 from baton.capacity.terms import later_seconds, pass_seconds
 
@@ -28,13 +28,13 @@ class ComputeFloor(NamedTuple):
     max_tokens: int
     """Longest prompt that it can take; 0: it takes none."""
     pass_seconds: float
-    """Of any prompt."""
+    """Of any prompt, with those that decode beside it."""
     token_seconds: float
     """Per position computed."""
     pair_seconds: float
     """Per n² - c²: attention."""
     least_seconds: float
-    """However short it is: the weights are read once."""
+    """However short it is: the weights are read once, and the KV of those that decode."""
     num_stalled: int
     """Requests that decode there, and stand still for what a prompt takes beyond their steps."""
     stalled_step_seconds: float
@@ -47,13 +47,15 @@ class ComputeFloor(NamedTuple):
         """Return the coefficients of a node."""
         shape, profile = node.shape, node.profile
         num_stalled = min(node.load.num_generating, node.max_batch_size)
+        beside = Beside(num_stalled, node.load.mean_context_tokens)
+        any_flop = shape.prefill_flop(0, 0) + shape.step_flop(*beside)
         return cls(
             node,
             0 if node.unusable_reason else min(node.num_blocks * node.block_tokens, shape.max_context_tokens - 1),
-            shape.prefill_flop(0, 0) / profile.prefill_flops + profile.prefill_overhead_seconds,
+            any_flop / profile.prefill_flops + profile.prefill_overhead_seconds,
             2.0 * shape.num_linear_parameters / profile.prefill_flops,
             shape.attention_flop_per_pair / 2.0 / profile.prefill_flops,
-            shape.weight_bytes / profile.decode_bytes_per_second,
+            shape.step_bytes(*beside) / profile.decode_bytes_per_second,
             num_stalled,
             cost.step_seconds(shape, profile, num_stalled, node.load.mean_context_tokens) if num_stalled else 0.0,
             later_seconds(node),

@@ -161,7 +161,7 @@ class _Search:
             self._plainest_remotes(of_kind(REMOTE), limit),
             filter(None, map(self._pricing.pulling, map(self._pricing.decode, of_kind(PULL)))),
         )
-        return next((offer for offer in offers if offer[0][:2] <= limit), best.kept[0])
+        return next((offer for offer in islice(offers, MAX_PAIRS) if offer[0][:2] <= limit), best.kept[0])
 
     def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
@@ -226,19 +226,18 @@ class _Search:
     def _visit(self, entry: Entry, best: Best) -> None:
         """Price a decode node's candidates of a kind, as far as they can be among the best, or look at it closely."""
         _, _, kind, index = entry
+        decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == NODE:
             for closer in self._closer(index):
                 heapq.heappush(self._entries, closer)
+            best.offer(self._pricing.local(decode))  # its total is known by now, and limits all others
             return
         self._reached.append(entry)
-        decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
             prefillers = self._floors.prefillers
             num_drawn = sum(order.num_drawn for order in self._orders.values())
             self._order(decode, prefillers if num_drawn < MAX_PAIRS else prefillers[:FIRST_PAIRS]).offer_to(best)
-        elif kind == LOCAL:
-            best.offer(self._pricing.local(decode))
-        elif (offer := self._pricing.pulling(decode)) is not None:
+        elif kind == PULL and (offer := self._pricing.pulling(decode)) is not None:
             best.offer(offer)
 
     def _order(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor]) -> RemoteOrder:

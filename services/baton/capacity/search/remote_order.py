@@ -146,8 +146,8 @@ def _pairing(
 ) -> Callable[[PrefillerFloor], _Pair | None]:
     """Return what gives a prefill node's pair with a decode node: as `known`, or its floor; None: it cannot send to it.
 
-    Where room or the decode node's own prompts are what a pair waits for, its floor is its total to the last bit, so
-    that ties end a search, too.
+    Where the decode node's own prompts are what a pair waits for, its floor is its total to the last bit, so that ties
+    end a search, too.
 
     A stream that begins b later meets at most b * rate bytes less of what comes (`kv_transfer.slowdown`), so it is
     never in memory sooner than if it had begun at once; and it meets all that, unless its computation takes more than
@@ -156,9 +156,9 @@ def _pairing(
     node, num_tokens = decode.node, request.num_prompt_tokens
     link_of, default_link, wire = snapshot.links.get, snapshot.default_link, snapshot.wire_policy
     is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
-    decode_id, token_bytes, restore = node.node_id, node.shape.kv_bytes_per_token, decode.match.restore.seconds
+    decode_id, token_bytes = node.node_id, node.shape.kv_bytes_per_token
+    room, restore = decode.room_seconds, decode.match.restore.seconds
     after = decode.total_seconds(0.0, decode.slowdown_seconds)
-    with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
     own_prompts = node.queue.total_seconds
     after_prompts = decode.total_seconds(own_prompts, decode.slowdown_seconds)
     num_sent = num_tokens - decode.match.num_tokens
@@ -186,7 +186,7 @@ def _pairing(
             if on_link > sent:
                 sent = on_link
         own = ready - stall - queue
-        arrived = restore + queue + _pipeline_seconds(prefiller, num_tokens, own, sent)
+        arrived = restore + (queue if queue > room else room) + _pipeline_seconds(prefiller, num_tokens, own, sent)
         landed = beside if own <= 2 * landing and prefill_id not in cached_ids else waited
         if landed > arrived:
             arrived = landed
@@ -195,6 +195,6 @@ def _pairing(
         seconds = (joined + after + stall) * SLACK
         if joined == own_prompts and after_prompts > seconds:
             seconds = after_prompts
-        return with_room if with_room > seconds else seconds, prefill_id, compute, link, None, None, None
+        return seconds, prefill_id, compute, link, None, None, None
 
     return pair

@@ -85,7 +85,7 @@ class ReceiveBudget:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back(num_bytes)
-            else:
+            elif entry in self._waiting:  # else `_serve` has met it
                 self._waiting.remove(entry)
                 self._serve()
             raise
@@ -128,8 +128,3 @@ class ReceiveBudget:
             if not turn.done():
                 self.num_bytes += num_bytes
                 turn.set_result(None)
-
-
-def usual_budget() -> ReceiveBudget:
-    """Return a budget that keeps the largest frames of 64 streams."""
-    return ReceiveBudget(receive_bytes_for(64, MAX_FRAME_BYTES), 64)

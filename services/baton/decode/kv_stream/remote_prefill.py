@@ -42,6 +42,9 @@ from baton.wire.quantities import duration_from_seconds, estimate_from_proto, se
 
 log = logging.getLogger(__name__)
 
+TOO_LARGE = "RECEPTION_TOO_LARGE"
+"""Why a node that computes for others computes a prompt itself: more than half of its blocks would wait for its KV."""
+
 
 class RemotePrefill:
     """Takes the KV of one request from prefill nodes.
@@ -117,6 +120,9 @@ class RemotePrefill:
     async def run(self) -> None:
         """Take the KV, whatever happens to the nodes that compute it."""
         option: PrefillOption | None = self._options[0]
+        if not self._node.engine.scheduler.admission.can_receive(self._num_tokens):
+            self._compute_here(TOO_LARGE)
+            return
         while option is not None:
             try:
                 await self._stream(option)
@@ -184,12 +190,14 @@ class RemotePrefill:
             self._note(option, error, reason, Recovery.SAME_NODE if is_same else Recovery.OTHER_NODE)
             return following
         self._note(option, error, reason, Recovery.LOCAL)
+        self._compute_here(reason, 0 if isinstance(error, NonFiniteLogitsError) else progress.complete_tokens)
+        return None
+
+    def _compute_here(self, reason: str, num_sound_tokens: int = 0) -> None:
         self._fallback_reason = reason
         self._metrics.add(names.FALLBACKS, 1, {names.REASON: reason})
         trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
-        num_sound_tokens = 0 if isinstance(error, NonFiniteLogitsError) else progress.complete_tokens
         self._node.engine.fall_back(self._engine_id, num_sound_tokens)
-        return None
 
     def _choose(self, option: PrefillOption, error: Exception) -> PrefillOption | None:
         progress = self._reader.progress

@@ -160,8 +160,6 @@ _READERS: dict[Any, Callable[[Mapping[str, Any], Stored], Found]] = {
     "awq": _of_awq,
     "gptq": _of_gptq,
 }
-SERVED_METHODS = tuple(_READERS)
-"""Values of `quant_method`."""
 
 
 def _columns(stored: Stored) -> Iterator[tuple[str, StoredTensor, StoredTensor, StoredTensor]]:

@@ -38,6 +38,8 @@ class SchedulerLimits:
     """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
     reading_seconds: float = 0.0
     """Time of reading the weights, by the node's profile: no pass takes less."""
+    computes_for_others: bool = False
+    """Whether other nodes wait for KV from here: receptions leave them half of slots and blocks, or both might wait."""
 
 
 class BatchAdmission:
@@ -123,18 +125,23 @@ class BatchAdmission:
     def admit(self, step: Step, budget: StepBudget, named: Seq[Sequence] = ()) -> None:
         """Give blocks to waiting sequences, or those named, by turns, as far as they go, and add them to the pass.
 
-        A sequence that awaits what another one computes lets sequences behind it pass. So does a sequence for which
+        A sequence that awaits what another one computes lets sequences behind it pass; so does one that may not receive
+        yet, but for others that would. So does a sequence for which
         there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
         has no room holds up the prompts for other nodes behind it, but for those that have begun: these make room. Who
         generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
         """
-        in_flight, blocked, has_room = self._in_flight(step), None, True
+        in_flight, blocked, has_room, may_receive = self._in_flight(step), None, True, True
         for sequence in named or self._candidates():
             step.kept.pop(sequence, None)  # whether it gets its blocks or not
             if sequence.suspect_end and sequence not in named:
+                if not (blocked or self._has_blocks(sequence, self.find(sequence))):
+                    blocked = sequence  # or those behind it would take each block that is given back
                 continue
             if self.num_free_slots <= 0 or (blocked and not self._pool.num_available):
                 break
+            if sequence.purpose is Purpose.RECEIVE and not (may_receive := may_receive and self._may_receive(sequence)):
+                continue
             if blocked and blocked.num_overtaken_blocks + self._num_blocks(sequence) > self._num_blocks(blocked):
                 continue
             if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
@@ -164,10 +171,14 @@ class BatchAdmission:
         Only to such as find what they find on the device, and proven; the others wait until the next pass is planned.
         So do those that are computed here; who passes them leaves them their slots and blocks, or else stays behind.
         """
-        in_flight, num_left = None, 0
+        in_flight, num_left, may_receive = None, 0, True
         for sequence in islice(self._candidates(), max(0, self.num_free_slots)):
             prefix = None
+            if sequence.purpose is Purpose.RECEIVE and not (may_receive := may_receive and self._may_receive(sequence)):
+                continue
             if sequence.purpose is Purpose.RECEIVE and not sequence.num_ahead:
+                if not self._has_blocks(sequence, self.find(sequence), num_left):
+                    return
                 in_flight = in_flight or self._in_flight(step)
                 prefix = in_flight.reusable_prefix(sequence)
             if prefix and prefix.is_here and not step.may_break(sequence.hashes[: len(prefix.blocks)]):
@@ -179,6 +190,16 @@ class BatchAdmission:
                 return
             else:
                 num_left += self._num_blocks(sequence)
+
+    def can_receive(self, num_tokens: int, beside: Seq[Sequence] = ()) -> bool:
+        """Return whether KV of so many positions may be waited for beside others; if not even alone, it is computed."""
+        num_blocks = self._pool.num_blocks_for(num_tokens) + sum(len(each.block_table) for each in beside)
+        is_half = 2 * (1 + len(beside)) <= self._limits.max_batch_size and 2 * num_blocks <= self._pool.num_blocks
+        return is_half or not self._limits.computes_for_others
+
+    def _may_receive(self, sequence: Sequence) -> bool:
+        receiving = self._queues.receiving  # alone any may be: it is told then
+        return not receiving or self.can_receive(len(sequence.token_ids), receiving)
 
     def _fills_first(self, step: Step, sequence: Sequence, prefix: ReusablePrefix) -> bool:
         """Return whether a sequence is admitted later, because only part of its contents can be copied in by now.
