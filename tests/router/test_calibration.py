@@ -100,6 +100,16 @@ def test_outcomes_without_a_duration_say_nothing(measured: float, estimated: flo
     assert calibration.factor("a") == 1.0
 
 
+def test_who_has_not_been_heard_of_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes come and go under other names: what is remembered of them is bounded."""
+    monkeypatch.setattr("baton.router.calibration.MAX_KEYS", 2)
+    calibration: Calibration[str] = Calibration(Clock())
+    for name in ("stays", "gone", "stays", "new"):
+        calibration.add(name, 2.0, 1.0)
+
+    assert [name for name in ("stays", "gone", "new") if calibration.has_learnt(name)] == ["stays", "new"]
+
+
 def test_a_forgotten_node_begins_anew() -> None:
     """A restarted process has measured itself; old corrections are dropped, other nodes' stay."""
     calibration: Calibration[str] = Calibration(Clock())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from baton.errors import SupersededError
-from baton.router.nodes import NodeTable
+from baton.router.nodes import LinkMeasurement, NodeTable
 from router.samples import DGX, IDLE, MAC, Clock, busy_report
 
 BUSY = busy_report(step_count=7, num_running=1)
@@ -144,3 +144,16 @@ def test_a_request_that_waits_for_kv_from_elsewhere_needs_no_step() -> None:
     nodes.report(node, busy_report(num_waiting=1))
 
     assert nodes.unusable_reason(node) == ""
+
+
+def test_links_of_nodes_that_have_gone_go_when_others_come() -> None:
+    """Pods that come and go have new names each time."""
+    nodes = table(Clock())
+    mac, gone = nodes.register(MAC), nodes.register(DGX)
+    nodes.measure_link(mac, LinkMeasurement("dgx", 1e9, 0.001))
+    nodes.remove(gone)
+    nodes.register(replace(DGX, node_id="dgx-2"))
+
+    nodes.measure_link(mac, LinkMeasurement("dgx-2", 1e9, 0.001))
+
+    assert list(mac.links) == ["dgx-2"]

@@ -326,8 +326,6 @@ class Engine:
             self._on_queue_change(accepted)
 
     def _submit(self, request: EngineRequest, listener: Listener, submitted: float) -> None:
-        if request.placement_id:
-            self._accepted_placement_ids.append(request.placement_id)
         try:
             self._check(request)
             info = self.runner.info
@@ -343,6 +341,8 @@ class Engine:
         except BatonError as error:
             self._registry.refuse(listener, error)
             return
+        if request.placement_id:
+            self._accepted_placement_ids.append(request.placement_id)
         sequence.stats.submitted = submitted
         self._registry.add(sequence, listener)
         if request.output_token_ids and request.purpose is not Purpose.PREFILL:

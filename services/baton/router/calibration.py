@@ -30,6 +30,8 @@ MAX_FACTOR = 16.0
 """Usual bound of a factor: beyond it, the profile is wrong rather than off."""
 PRIOR_SPREAD = 0.1
 """Spread of outcomes, as a share, before there are any."""
+MAX_KEYS = 1 << 15
+"""Nodes or links whose outcomes are remembered: nodes come and go under other names."""
 HALF_LIFE_SECONDS = 120.0
 """Time without outcomes after which half of what looked slower is forgotten, so that it is tried again. What has been
 faster than it was measured to be stays so: it is chosen, and a new outcome says otherwise."""
@@ -94,8 +96,11 @@ class Calibration(Generic[KeyT]):
     def add(self, key: KeyT, measured_seconds: float, estimated_seconds: float) -> None:
         """Take one outcome; one without a duration on either side says nothing and is left out."""
         if measured_seconds > 0 and estimated_seconds > 0:
-            ratio = measured_seconds / estimated_seconds
-            self._averages.setdefault(key, RatioAverage(self._max_factor)).add(ratio, self._clock())
+            average = self._averages.pop(key, None) or RatioAverage(self._max_factor)
+            average.add(measured_seconds / estimated_seconds, self._clock())
+            self._averages[key] = average  # the first are of those of whom nothing has been heard for longest
+            if len(self._averages) > MAX_KEYS:
+                del self._averages[next(iter(self._averages))]
 
     def factor(self, key: KeyT) -> float:
         """Return what estimates for `key` are to be multiplied by; 1 without outcomes."""

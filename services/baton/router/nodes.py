@@ -164,6 +164,8 @@ class Node:
     """What placement sees of it, as it was worked out last; None: something has changed. Kept by `RouterState`."""
     current: NodeSnapshot | None = None
     """The same at a later moment; None: nobody has asked. Kept by `NodeSnapshots`."""
+    lacking: dict[Adapter, tuple[NodeSnapshot, NodeSnapshot]] = field(default_factory=dict)
+    """A snapshot, and the same for those who want an adapter that it has not. Kept by `NodeSnapshots`."""
     snapshot_until_seconds: float = 0.0
     """When it has to be worked out again, though nothing has been heard."""
     queued_work: tuple[QueuedWork, ...] = ()
@@ -283,6 +285,8 @@ class NodeTable:
     def measure_link(self, receiver: Node, link: LinkMeasurement) -> None:
         """Take a measured link into a node."""
         before = receiver.links.get(link.from_node_id)
+        if before is None:
+            receiver.links = {name: each for name, each in receiver.links.items() if name in self._nodes}
         receiver.links[link.from_node_id] = link
         if before is None or before.bytes_per_second < receiver.receive_bytes_per_second:
             receiver.receive_bytes_per_second = max(receiver.receive_bytes_per_second, link.bytes_per_second)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -47,7 +48,7 @@ class RegistrationSession:
         self.node: Node | None = None
         """The registered node; None before its first message."""
         self._greeting: messages.RegisterResponse | None = None
-        self._peers: messages.RegisterResponse | None = None
+        self._peers: Callable[[], messages.RegisterResponse] | None = None
         self._is_ended = False
         self._error: BatonError | None = None
         self._changed = asyncio.Event()
@@ -58,8 +59,8 @@ class RegistrationSession:
         self._greeting = greeting
         self._changed.set()
 
-    def send_peers(self, peers: messages.RegisterResponse) -> None:
-        """Send the nodes that a decode node may call, in place of any that still wait."""
+    def send_peers(self, peers: Callable[[], messages.RegisterResponse]) -> None:
+        """Send the nodes that a decode node may call, as they are then, in place of any that still wait."""
         self._peers = peers
         self._changed.set()
 
@@ -79,7 +80,7 @@ class RegistrationSession:
                 yield greeting
             peers, self._peers = self._peers, None
             if peers is not None and not self._is_ended:
-                yield peers
+                yield peers()
         if self._error:
             raise self._error
 
@@ -190,7 +191,7 @@ class NodeRegistrations:
             ids = description.node_id, rival.node_id
             log.warning("models_differ model=%s nodes=%s,%s: one name for two models", description.model_id, *ids)
         if description.can_decode:
-            session.send_peers(self._peers_of(description))
+            session.send_peers(partial(self._peers_of, description))
         self._tell_peers(description)
         if self._is_closed:
             session.end()
@@ -210,7 +211,7 @@ class NodeRegistrations:
                 continue
             description = session.node.description
             if description.can_decode and description.model_id == changed.model_id:
-                session.send_peers(self._peers_of(description))
+                session.send_peers(partial(self._peers_of, description))
 
     def _peers_of(self, description: NodeDescription) -> messages.RegisterResponse:
         """Return the notice of all other nodes of a node's model."""

@@ -58,7 +58,6 @@ class NodeSnapshots:
         self._nodes = nodes
         self._known = known
         self._of_model: dict[str, tuple[NodeSnapshot, ...]] = {}
-        self._lacking: dict[tuple[str, Adapter], tuple[NodeSnapshot, NodeSnapshot]] = {}
 
     def of_model(self, model_id: str, adapter: Adapter | None = None) -> tuple[NodeSnapshot, ...]:
         """Return the nodes of a model as kept: the same objects in the same tuple where nothing has changed."""
@@ -186,12 +185,11 @@ class NodeSnapshots:
         """Return a node as requests for an adapter find it."""
         node = self._nodes.get(kept.node_id)
         reason = node.description.lack_of(adapter) if node else ""
-        if not reason:
+        if not node or not reason:
             return kept
-        before = self._lacking.get((kept.node_id, adapter))
+        before = node.lacking.get(adapter)
         if before is None or before[0] is not kept:
-            lacking = replace(kept, unusable_reason=kept.unusable_reason or reason)
-            before = self._lacking[kept.node_id, adapter] = (kept, lacking)
+            before = node.lacking[adapter] = kept, replace(kept, unusable_reason=kept.unusable_reason or reason)
         return before[1]
 
 
