@@ -141,8 +141,13 @@ def test_either_carries_on_alone(
 
 @pytest.mark.skipif("BATON_MATRIX" not in os.environ, reason="in virtual time in tests/router/test_workers.py")
 def test_parts_flip_under_load(workers: Cluster) -> None:
-    """When speeds turn, each takes over the other's part: no request fails, no token is wrong, nothing is loaded."""
+    """When speeds turn, each takes over the other's part: no request fails, no token is wrong, nothing is loaded.
+
+    Both begin anew: what was learnt of a part that a node did not play is forgotten in minutes (`HALF_LIFE_SECONDS`).
+    """
     workers.heal()
+    for name in BOTH:
+        workers.restart(name)
     epochs = {name: workers.node(name).node.epoch for name in BOTH}
     prompts = [tuple((number + place) % 500 + 3 for place in range(400)) for number in range(_NUM_CLIENTS)]
     expected = [open_grpc(workers, Ask(prompt, 5)).outcome().token_ids for prompt in prompts]

@@ -71,6 +71,7 @@ def test_a_record_fits_a_narrow_terminal() -> None:
 
     assert max(map(len, lines)) <= _NARROW
     assert any(line.split()[:2] == ["would", "have"] for line in lines)
+    assert "Chosen: prefill-1 > decode-1; the cheapest of 3 candidates. Expected: 1.11 s" in lines
     assert any(line.split()[:4] == ["term", "estimated", "measured", "ratio"] for line in lines)
     assert any(line.split()[:6] == ["prefill", "1", "s", "1.2", "s", "1.20"] for line in lines)
     assert any(line.split()[:5] == ["queue", "0", "900", "ms", "-"] for line in lines)

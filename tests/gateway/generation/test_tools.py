@@ -9,7 +9,9 @@ import time
 import pytest
 
 from baton.errors import InvalidFieldError
+from baton.gateway.generation.generator import AnswerReader
 from baton.gateway.generation.tools import parsed_arguments
+from baton.text.output_format import TOOL_PARSERS
 
 WHOLE = '{"city": "Par\\"is, {x", "days": [1, -2.5, {"a": null}], "ok": true, "n": {"k": ["v", "w"]}}'
 
@@ -52,3 +54,21 @@ def test_a_long_text_takes_time_by_its_length(text: str) -> None:
     with contextlib.suppress(InvalidFieldError):
         parsed_arguments("f", text)
     assert time.process_time() - begun < 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "tool_calls"),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}', "tool_calls"),
+        ('<tool_call>{"name": "f", "arguments": {"a": ', "stop"),
+        ("no call", "stop"),
+    ],
+)
+def test_an_answer_that_a_stop_string_cut_amid_a_call_ends_with_no_call(text: str, end: str) -> None:
+    """Clients would read its arguments as a whole."""
+    reader = AnswerReader(TOOL_PARSERS["hermes"]([]), "hermes")
+    reader.push(text)
+    reader.finish()
+
+    assert reader.end("stop") == end

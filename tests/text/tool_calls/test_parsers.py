@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.text.output_format import TOOL_PARSERS
-from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, joined
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, joined
 from text.tool_calls.recordings import CALLS, LOOKALIKES, TOOLS, Recording
 
 
@@ -54,6 +54,17 @@ def test_any_cut_gives_the_parts_of_the_whole(recording: Recording, data: st.Dat
     cuts = data.draw(st.lists(st.integers(0, length), max_size=12))
 
     assert _read(recording.tool_format, _pieces(text, cuts)) == _read(recording.tool_format, [text])
+
+
+@pytest.mark.parametrize("recording", CALLS, ids=lambda recording: recording.text[:30])
+def test_what_a_limit_leaves_of_a_closing_mark_is_no_content(recording: Recording) -> None:
+    """The call is complete; whoever reads it must not be shown notation beside it."""
+    if not isinstance(recording.parts[-1], CallEnd):
+        return
+    for length in range(len(recording.text) - 12, len(recording.text)):
+        parts = _read(recording.tool_format, [recording.text[:length]])
+        if all(part in parts for part in recording.parts):
+            assert parts == recording.parts, recording.text[:length]
 
 
 _FRAGMENTS = [

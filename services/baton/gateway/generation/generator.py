@@ -12,7 +12,7 @@ from baton.gateway.access.admission import RequestContext
 from baton.gateway.cluster.attempt import planned_summary
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.observation import GenerationObserver, Journal, describe_request
-from baton.gateway.generation.preparation import Preparation
+from baton.gateway.generation.preparation import SEED_BITS, Preparation
 from baton.gateway.generation.requests import (
     Delta,
     EndReason,
@@ -27,7 +27,7 @@ from baton.internal.v1.decode_service_pb2 import Finished
 from baton.telemetry.metrics import Metrics
 from baton.text.markers import StopScanner
 from baton.text.output_parser import OutputParser
-from baton.text.output_parts import CallStart, OutputPart, joined
+from baton.text.output_parts import CallEnd, CallStart, OutputPart, joined
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
 
 OnDelta: TypeAlias = Callable[[Delta], None]
@@ -163,7 +163,7 @@ def _choice_sampling(sampling: SamplingParameters, choice: int) -> SamplingParam
     own = SamplingParameters()
     own.CopyFrom(sampling)
     digest = blake2b(f"baton/choice\0{sampling.seed}\0{choice}".encode(), digest_size=8).digest()
-    own.seed = int.from_bytes(digest, "little") >> 1
+    own.seed = int.from_bytes(digest, "little") >> (64 - SEED_BITS)
     return own
 
 
@@ -226,7 +226,7 @@ def answer_parser(prompt: PreparedPrompt) -> OutputParser | None:
 
 
 class AnswerReader:
-    """Reads one answer, and knows whether it calls."""
+    """Reads one answer, and knows whether it calls: its last call has an end then."""
 
     def __init__(self, parser: OutputParser, tool_format: str) -> None:
         self._parser, self._tool_format = parser, tool_format
@@ -249,7 +249,9 @@ class AnswerReader:
         return new_tool_call_id(self._tool_format)
 
     def _noted(self, parts: Sequence[OutputPart]) -> Sequence[OutputPart]:
-        self._has_calls = self._has_calls or any(isinstance(part, CallStart) for part in parts)
+        for part in parts:
+            if isinstance(part, CallStart | CallEnd):
+                self._has_calls = isinstance(part, CallEnd)
         return parts
 
 

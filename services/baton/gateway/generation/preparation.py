@@ -32,6 +32,8 @@ _QUICK_TOKENS = 2048
 """So many tokens are checked and hashed in a quarter of a millisecond: a thread would take longer to be woken."""
 _LEAST_EXCESS = 1.25
 """Where so much of a text as is tried alone exceeds the context by this factor, the whole is not tokenized."""
+SEED_BITS = 53
+"""Of seeds that are drawn: JavaScript reads no more of a number."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 """Longest stop string: as much text may have to be held back."""
@@ -254,7 +256,7 @@ def _complete_sampling(
     sampling = SamplingParameters()
     sampling.CopyFrom(request.sampling)
     if not sampling.HasField("seed"):
-        sampling.seed = secrets.randbits(63)
+        sampling.seed = secrets.randbits(SEED_BITS)
     field = "messages" if isinstance(request.prompt, requests.ChatPrompt) else "prompt"
     room = model.max_context_tokens - num_prompt_tokens
     wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1

@@ -63,7 +63,11 @@ class ToolParser(ABC):
         stripped = self._buffer.lstrip()
         if stripped.startswith(marker):
             return self._take(len(self._buffer) - len(stripped) + len(marker))
-        return None if marker.startswith(stripped) and not self._is_ended else ""
+        if marker.startswith(stripped) and not self._is_ended:
+            return None
+        if stripped and self._num_calls and marker.startswith(stripped):
+            self._take(len(self._buffer))  # what a limit has left of the marker
+        return ""
 
     def _take_certain(self, ends: Sequence[str]) -> str:
         """Remove the text before what may become one of the markers, or all where no more comes; return it."""
@@ -119,11 +123,11 @@ class MarkedParser(ToolParser):
             self._add_content(content)
             self._opening = text[len(content) :]
             return self._after_marker(found.marker)
+        num_certain = length_before_partial_marker(self._buffer, self.MARKERS)
         if self._is_ended:
             rest = self._take(len(self._buffer))
-            self._add_content(rest if not self._num_calls else rest.rstrip())
+            self._add_content(rest if not self._num_calls else rest[:num_certain].rstrip())
             return None
-        num_certain = length_before_partial_marker(self._buffer, self.MARKERS)
         self._add_content(self._take(len(self._buffer[:num_certain].rstrip())))
         return None
 

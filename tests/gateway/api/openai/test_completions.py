@@ -57,6 +57,7 @@ def test_each_choice_has_a_seed_of_its_own_that_follows_from_the_first(
     assert sorted(seeds[:3]) == sorted(seeds[3:])
     assert len(set(seeds)) == 3
     assert 5 in seeds
+    assert max(seeds) < 2**53  # what JavaScript reads of a number
     assert len(names) == 6
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert answer.usage is not None
@@ -87,6 +88,7 @@ def test_a_seed_is_drawn_and_reported_if_none_is_given(client: openai.OpenAI, cl
     seeds = [request.sampling.seed for request in cluster.decodes[0].requests]
     assert [answer.baton["seed"] for answer in answers] == seeds  # type: ignore[attr-defined]
     assert seeds[0] != seeds[1]
+    assert max(seeds) < 2**53
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
