@@ -197,8 +197,9 @@ def _choice_lines(record: router_service_pb2.PlacementRecord) -> Iterator[str]:
     if record.degraded_max_token_count:
         yield f"Cut to {record.degraded_max_token_count} new tokens: the nodes are overloaded."
     choice = candidate_from_proto(record.choice)
-    expected, total = record.choice.estimate.expected_output_token_count, record.choice.estimate.total_seconds
-    yield f"Chosen: {_where(choice)}; {_why_chosen(record)}. Expected: {format_seconds(total)} with {expected:.0f} tokens."
+    own = record.choice.estimate
+    expected = f"{format_seconds(own.total_seconds)} with {own.expected_output_token_count:.0f} tokens"
+    yield f"Chosen: {_where(choice)}; {_why_chosen(record)}. Expected: {expected}."
     cached = max(choice.decode_cached_tokens, choice.prefill_cached_tokens)
     if cached:
         yield f"Expected in prefix caches: {cached} tokens."
