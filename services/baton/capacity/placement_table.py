@@ -5,34 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from baton.capacity.cost import CostEstimate, expected_seconds
+from baton.capacity.cost import MEASURED_TERMS, CostEstimate, expected_seconds
 from baton.capacity.placement import Candidate
 
 
 class PlanRow(NamedTuple):
-    """One candidate; every field is text ready to print, "-" where there is nothing."""
+    """One candidate; every field is text ready to print, "-" where there is nothing.
+
+    `prefill` is a node, or "local"; `cached`: prompt tokens in the caches of decode / prefill node; `wire`: number
+    formats of K and V; `exposed`: what does not hide behind computation, or of a pull behind the queue; `total`: what
+    candidates are compared by; `note`: "chosen" or how much dearer than the choice, and what is pulled, or why not.
+    """
 
     decode: str
     prefill: str
-    """Prefill node, or "local"."""
     cached: str
-    """Prompt tokens in the caches of decode / prefill node."""
     queue: str
     compute: str
     transfer: str
     wire: str
-    """Number formats of K and V on the link."""
     exposed: str
-    """Part of it that does not hide behind computation, or a pull behind the queue."""
     ttft: str
     start: str
     step: str
     decode_time: str
     imposed: str
     total: str
-    """What candidates are compared by."""
     note: str
-    """"chosen" or how much dearer than the choice it is, and what is pulled; or why it is infeasible."""
 
 
 _TITLES = {
@@ -132,40 +131,15 @@ def compare_terms(
     return tuple(pair for pair in pairs if pair.estimated_seconds or pair.measured_seconds or pair.term in _ALWAYS)
 
 
-_ORDER = (
-    "queue",
-    "pull",
-    "restore",
-    "prefill",
-    "transfer",
-    "exposed",
-    "join",
-    "start",
-    "step",
-    "decode",
-    "total",
-    "imposed",
-)
+_ORDER = (*MEASURED_TERMS[:2], "restore", *MEASURED_TERMS[2:-1], "start", "step", "decode", "total", "imposed")
 _ALWAYS = ("queue", "prefill", "start", "step", "decode", "total")
 """Terms that every request has, if only with 0 seconds."""
 
 
 def _estimated(estimate: CostEstimate, num_tokens: int) -> Mapping[str, float]:
     count = num_tokens or estimate.expected_output_tokens
-    return {
-        "queue": estimate.queue_seconds,
-        "pull": estimate.pull_seconds,
-        "restore": estimate.restore_seconds,
-        "prefill": estimate.prefill_seconds,
-        "transfer": estimate.transfer_seconds,
-        "exposed": estimate.exposed_seconds,
-        "join": estimate.join_seconds,
-        "start": estimate.start_seconds,
-        "step": estimate.step_seconds,
-        "decode": max(0.0, count - 1) * estimate.step_seconds,
-        "total": expected_seconds(estimate, count),
-        "imposed": estimate.imposed_seconds,
-    }
+    terms = {term: getattr(estimate, f"{term}_seconds") for term in _ORDER}
+    return terms | {"decode": max(0.0, count - 1) * estimate.step_seconds, "total": expected_seconds(estimate, count)}
 
 
 def _measured(seen: Mapping[str, float], num_tokens: int) -> Mapping[str, float]:

@@ -53,15 +53,10 @@ class GenerationSink(Protocol):
 
 
 class DecodeGenerator:
-    """Runs generations on a node's engine. `budget` is memory for KV that arrives; None: that of a large machine."""
+    """Runs generations on a node's engine. `budget` is memory for KV that arrives."""
 
     def __init__(
-        self,
-        node: WorkerNode,
-        peers: PeerSet,
-        timeouts: Timeouts,
-        metrics: Metrics,
-        budget: ReceiveBudget,
+        self, node: WorkerNode, peers: PeerSet, timeouts: Timeouts, metrics: Metrics, budget: ReceiveBudget
     ) -> None:
         self.node, self.peers, self.budget = node, peers, budget
         self.timeouts, self.metrics = timeouts, metrics

@@ -168,10 +168,7 @@ class PlacementLedger:
 
 
 def _listed_spans(load: NodeLoad, entries: Mapping[str, _Entry]) -> tuple[list[tuple[int, int]], float]:
-    """Return which positions each prompt of a report lacks, in order of turns; those not listed as equally long.
-
-    Of these a few stand for all, each for so many as are returned.
-    """
+    """Return what prompts of a report lack, by turns, equal ones for those not listed, and how many each of them is."""
     listed = list[tuple[int, int]]()
     num_listed_tokens = 0
     for prompt in load.queued_prompts:

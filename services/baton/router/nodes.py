@@ -15,6 +15,7 @@ from baton.errors import SupersededError
 from baton.internal.v1 import node_pb2
 from baton.kv.hashing import Adapter
 from baton.kv.kv_format import KvLayout
+from baton.v1 import generation_pb2
 
 
 @value_class(kw_only=True)
@@ -117,8 +118,6 @@ class Outcome:
     """Why a planned remote prefill was given up; empty if it was not."""
     num_breaks: int = 0
     """KV streams that broke: its times are then those of the repair, and say nothing of node or link."""
-    break_reasons: tuple[str, ...] = ()
-    """Why the first of them did."""
     pull_node_id: str = ""
     """Node from whose cache the prompt's beginning was asked; empty: none. Bytes and transfer are then of that."""
     pulled_tokens: int = 0
@@ -129,6 +128,8 @@ class Outcome:
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
     mean_batch_size: float = 0.0
     """Requests that decoded in its steps, itself included, on average; 0: not known."""
+    message: generation_pb2.PlacementSummary | None = field(default=None, compare=False, repr=False)
+    """What of its summary is kept for people; None: nothing."""
 
     @property
     def total_seconds(self) -> float:

@@ -128,6 +128,9 @@ def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
 
 def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
     """Return the outcome of a placed request."""
+    kept = generation_pb2.PlacementSummary.FromString(message.SerializeToString())
+    kept.ClearField("kv_timeline")
+    del kept.kv_break_reasons[MAX_BREAK_REASONS:]
     return Outcome(
         placement_id=message.placement_id,
         decode_node_id=message.decode_node_id,
@@ -140,10 +143,10 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),
-        break_reasons=tuple(message.kv_break_reasons[:MAX_BREAK_REASONS]),
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
         mean_batch_size=quantities.measured_rate(message.mean_batch_size),
+        message=kept,
     )
 
 

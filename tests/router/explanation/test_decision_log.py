@@ -15,6 +15,7 @@ from baton.router.explanation.answer import explain
 from baton.router.explanation.decision_log import MAX_FOUND, DecisionLog, DecisionRecord
 from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
+from baton.v1.generation_pb2 import PlacementSummary
 from router.samples import DGX, MAC, MODEL, OUTCOME, Clock, busy_report
 
 _NAME = "abc.0123abcd"
@@ -136,7 +137,14 @@ def test_an_outcome_stands_beside_the_estimate() -> None:
     router = _Router()
     router.place()
     router.state.settle(
-        replace(OUTCOME, placement_id="p1", prefill_seconds=9.0, decode_seconds=1.03, num_completion_tokens=11)
+        replace(
+            OUTCOME,
+            placement_id="p1",
+            prefill_seconds=9.0,
+            decode_seconds=1.03,
+            num_completion_tokens=11,
+            message=PlacementSummary(completion_token_count=11),
+        )
     )
     (record,) = router.explain(_NAME)
     terms = {pair.term: pair for pair in record.terms}

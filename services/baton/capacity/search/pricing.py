@@ -45,23 +45,19 @@ class Best:
     """The first few candidates in the order of `place`, of those offered within a limit."""
 
     def __init__(self, num_kept: int, limit: Limit = (True, math.inf)) -> None:
-        self._num_kept = num_kept
+        self.num_kept = num_kept
         self.kept: list[Offer] = []
         self.limit = limit
         """No candidate whose floor is beyond this can get among them."""
 
-    def excludes(self, least: Rank) -> bool:
-        """Return whether no candidate of this rank or a later one can get among them."""
-        return len(self.kept) == self._num_kept and least > self.kept[-1][0]
-
     def offer(self, offer: Offer) -> None:
         """Take a candidate if it is one of the best."""
-        if len(self.kept) == self._num_kept:
+        if len(self.kept) == self.num_kept:
             if offer[0] >= self.kept[-1][0]:
                 return
             self.kept.pop()
         bisect.insort(self.kept, offer, key=itemgetter(0))
-        if len(self.kept) == self._num_kept:
+        if len(self.kept) == self.num_kept:
             self.limit = self.kept[-1][0][:2]
 
 

@@ -61,7 +61,8 @@ class RemoteOrder:
             best.offer(offer)
         while self._draw():
             seconds, prefill_id, *_, priced = self._heap[0]
-            if best.excludes((is_back, seconds, True, False, decode_id, prefill_id)):
+            least = (is_back, seconds, True, False, decode_id, prefill_id)
+            if len(best.kept) == best.num_kept and least > best.kept[-1][0]:  # nor can any later one get among them
                 break
             if priced is None:
                 heapq.heapreplace(self._heap, self._closer(self._heap[0]))

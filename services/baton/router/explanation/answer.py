@@ -7,9 +7,7 @@ from baton.capacity.placement_table import compare_terms
 from baton.errors import InvalidFieldError, NotFoundError
 from baton.internal.v1 import router_service_pb2
 from baton.router.explanation.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode
-from baton.router.nodes import Outcome
-from baton.v1 import generation_pb2
-from baton.wire.quantities import candidate_to_proto, duration_from_seconds
+from baton.wire.quantities import candidate_to_proto
 
 NOT_FOUND = "REQUEST_NOT_FOUND"
 """Reason of the error for a request that is not remembered."""
@@ -80,7 +78,7 @@ def _record(record: DecisionRecord) -> router_service_pb2.PlacementRecord:
         infeasible_reasons=record.infeasible_reasons,
         nodes=[_node(node) for node in record.nodes],
         link=_link(record.link) if record.link else None,
-        outcome=_outcome(outcome) if outcome else None,
+        outcome=outcome.message if outcome else None,
         terms=[
             router_service_pb2.TermComparison(**pair._asdict())
             for pair in compare_terms(choice.estimate if choice else None, measured, num_tokens)
@@ -117,23 +115,3 @@ def _link(known: KnownLink) -> router_service_pb2.KnownLink:
         is_measured=known.link.is_measured,
         calibration=known.calibration,
     )
-
-
-def _outcome(outcome: Outcome) -> generation_pb2.PlacementSummary:
-    """Return what the router keeps of an outcome; the rest of the summary is left unset."""
-    message = generation_pb2.PlacementSummary(
-        decode_node_id=outcome.decode_node_id,
-        prefill_node_id=outcome.prefill_node_id,
-        placement_id=outcome.placement_id,
-        prefill_cached_token_count=outcome.prefill_cached_tokens,
-        kv_byte_count=outcome.kv_bytes,
-        fallback_reason=outcome.fallback_reason,
-        preemption_count=outcome.num_preemptions,
-        completion_token_count=outcome.num_completion_tokens,
-        kv_break_reasons=outcome.break_reasons,
-        pull_node_id=outcome.pull_node_id,
-        pulled_token_count=outcome.pulled_tokens,
-    )
-    for term, seconds in outcome.terms.items():
-        getattr(message, f"{term}_duration").CopyFrom(duration_from_seconds(seconds))
-    return message
