@@ -150,14 +150,15 @@ def command(
     specs = read_topology(nodes) if nodes else default_topology(prefill, decode, second=second_engine())
     model_dir = _find_model(model)
     name = model_name or (model if model in MODELS else served_name_of(model_dir))
-    given = _given(
-        api_keys_file=api_keys_file,
-        cors_allow_origins=cors_allow_origins,
-        https_cert_file=https_cert_file,
-        https_key_file=https_key_file,
-        client_ca_file=client_ca_file,
-        strict="true" if is_strict else "",
-    )
+    clients = {
+        "api_keys_file": api_keys_file,
+        "cors_allow_origins": cors_allow_origins,
+        "https_cert_file": https_cert_file,
+        "https_key_file": https_key_file,
+        "client_ca_file": client_ca_file,
+        "strict": "true" if is_strict else "",
+    }
+    given = {key: value for key, value in clients.items() if value}
     adapters, is_told, ports = ",".join(lora or ()), is_verbose or log_level.lower() == "debug", (http_port, grpc_port)
     site = LocalCluster(host, *ports, model_dir, name, log_level, adapters, given, is_insecure, state_dir)
     is_public = is_lan and {"api_keys_file", "https_cert_file"} <= given.keys()
@@ -317,6 +318,7 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
         loop.add_signal_handler(number, on_signal)
     await is_asked.wait()
     console.print("\nStopping; once more to stop at once ...")
+    await processes.stop("gateway")  # while there are nodes to end its requests, or at least to tell why they did not
     raise StopRequestedError
 
 
@@ -328,10 +330,6 @@ def _say_restarts(console: Console, death: ChildDiedError) -> None:
 def _say_checked(console: Console, what: str, finding: str) -> None:
     console.print(f"[green]✓[/] {what}: ", end="", highlight=False)
     console.print(finding, markup=False, highlight=False, soft_wrap=True)
-
-
-def _given(**clients: str) -> Mapping[str, str]:
-    return {name: value for name, value in clients.items() if value}
 
 
 def _find_model(model: str) -> Path:

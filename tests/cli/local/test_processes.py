@@ -101,6 +101,33 @@ def test_a_part_that_dies_after_the_start_is_started_again() -> None:
     run(main)
 
 
+def test_one_may_be_stopped_before_the_others() -> None:
+    """It is not started again, and they run until all are stopped."""
+
+    async def main() -> None:
+        lines, deaths = Lines(), list[ChildDiedError]()
+        specs = [program("a", FOREVER), program("b", FOREVER)]
+        processes = Processes(specs, lines, on_death=deaths.append)
+        await processes.stop("a")  # nothing runs yet
+        task = asyncio.ensure_future(processes.run())
+        await lines.wait_for("a", "ready")
+        await lines.wait_for("b", "ready")
+        processes.mark_started()
+        first, other = processes.process_id("a"), processes.process_id("b")
+
+        await processes.stop("a")
+
+        assert not _is_alive(first)
+        assert _is_alive(other)
+        assert deaths == []
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not _is_alive(other)
+
+    run(main)
+
+
 def test_a_part_that_cannot_start_with_its_settings_is_not_started_again() -> None:
     """It would end alike: all end, and the error has its words."""
 

@@ -30,8 +30,8 @@ PORT_OFFSETS = {"router": 10, "cache-index": 11, _JOIN: 13}
 """Ports above the REST API's, if free: by default 8010, where commands look, 8011, and 8013, where machines join."""
 
 
-WORKER_DRAIN_SECONDS = 2
-"""Time for running requests after Ctrl-C: the gateway must have told its clients of the end before it is killed."""
+STOP_SECONDS = 2
+"""Time for running requests after Ctrl-C."""
 
 
 _HEALTH = "health of the gateway"
@@ -127,13 +127,10 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
 
 def _sharing(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
     """Return nodes that leave each other memory on GPUs; raise ConfigurationError if one would be refused."""
-    told = [settings_of(site, spec) for spec in nodes]
-    counts: Counter[str] = Counter()
-    for spec, settings in zip(nodes, told, strict=True):
-        for gpu in _gpus_of(settings):
-            counts[gpu] += spec.count
+    pairs = [(spec, settings_of(site, spec)) for spec in nodes]
+    counts = Counter(gpu for spec, settings in pairs for gpu in [*_gpus_of(settings)] * spec.count)
     shared = []
-    for spec, settings in zip(nodes, told, strict=True):
+    for spec, settings in pairs:
         num_nodes = max((counts[gpu] for gpu in _gpus_of(settings)), default=1)
         if num_nodes > 1 and "device_memory_share" not in settings.model_fields_set:
             options = {"device_memory_share": f"{settings.device_memory_share / num_nodes:.4f}", **spec.options}
@@ -207,6 +204,7 @@ def _gateway_settings(site: LocalCluster, router_address: str, health_port: int)
         "grpc_host": site.public_host or site.host,
         "grpc_port": str(site.grpc_port),
         "health_port": str(health_port),
+        "drain_seconds": str(STOP_SECONDS),
         **site.clients,
     }
 
@@ -225,7 +223,7 @@ def _worker(
         "router_address": host_port(site.host, ports["router"]),
         "cache_index_address": host_port(site.host, ports["cache-index"]),
         "num_threads": str(threads_per_worker(num_workers)),
-        "drain_seconds": str(WORKER_DRAIN_SECONDS),
+        "drain_seconds": str(STOP_SECONDS),
         **_node_flags(site, spec),
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))

@@ -41,6 +41,7 @@ class Processes:
     ) -> None:
         self._on_death = on_death
         self._are_started = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._supervisors = {
             spec.name: Supervisor(spec, on_line, grace_seconds=grace_seconds, gives_up=self._gives_up) for spec in specs
         }
@@ -58,12 +59,18 @@ class Processes:
         for supervisor in self._supervisors.values():
             supervisor.kill()
 
+    async def stop(self, name: str) -> None:
+        """Stop a child before the others, for good."""
+        if task := self._tasks.get(name):
+            task.cancel()
+            await asyncio.wait({task})
+
     async def run(self) -> None:
         """Run children until cancelled; raise ChildDiedError, the others stopped, if one ends for good."""
         try:
             async with asyncio.TaskGroup() as group:
-                for supervisor in self._supervisors.values():
-                    group.create_task(_run(supervisor))
+                for name, supervisor in self._supervisors.items():
+                    self._tasks[name] = group.create_task(_run(supervisor))
         except* ChildDiedError as deaths:
             raise deaths.exceptions[0] from None
 
