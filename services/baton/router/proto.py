@@ -32,8 +32,8 @@ MAX_TENANT_CHARACTERS = 64
 MAX_TENANT_WEIGHT = 1000
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
-MAX_BREAK_REASONS = 8
-"""Reasons of broken KV streams that are kept of an outcome."""
+MAX_KEPT_BYTES = 4096
+"""Of a summary that is kept to explain an outcome: twice what nodes tell at most."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -128,9 +128,6 @@ def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
 
 def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
     """Return the outcome of a placed request."""
-    kept = generation_pb2.PlacementSummary.FromString(message.SerializeToString())
-    kept.ClearField("kv_timeline")
-    del kept.kv_break_reasons[MAX_BREAK_REASONS:]
     return Outcome(
         placement_id=message.placement_id,
         decode_node_id=message.decode_node_id,
@@ -146,7 +143,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
         mean_batch_size=quantities.measured_rate(message.mean_batch_size),
-        message=kept,
+        message=message if message.ByteSize() <= MAX_KEPT_BYTES else None,
     )
 
 

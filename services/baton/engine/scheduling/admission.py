@@ -126,10 +126,10 @@ class BatchAdmission:
         """Give blocks to waiting sequences, or those named, by turns, as far as they go, and add them to the pass.
 
         A sequence that awaits what another one computes lets sequences behind it pass; so does one that may not receive
-        yet, but for others that would. So does a sequence for which
-        there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
-        has no room holds up the prompts for other nodes behind it, but for those that have begun: these make room. Who
-        generates here or receives needs no room for exports, and passes. Who is suspected has to be named.
+        yet, but for others that would, and one for which there are too few blocks, until those behind it have taken
+        together as many as it needs. A sequence whose export has no room holds up the prompts for other nodes behind
+        it, but for those that have begun: these make room. Who generates here or receives needs no room for exports,
+        and passes. Who is suspected has to be named.
         """
         in_flight, blocked, has_room, may_receive = self._in_flight(step), None, True, True
         for sequence in named or self._candidates():
