@@ -67,8 +67,11 @@ class BatchAdmission:
     @property
     def num_free_slots(self) -> int:
         """Return how many more sequences the batch has room for; below 0 where it has more than it should."""
-        num_slots = 1 if self.is_sparing else self._limits.max_batch_size
-        return num_slots - len(self._queues.running) - len(self._queues.receiving)
+        return self._num_slots - len(self._queues.running) - len(self._queues.receiving)
+
+    @property
+    def _num_slots(self) -> int:
+        return 1 if self.is_sparing else self._limits.max_batch_size
 
     def _candidates(self) -> Iterable[Sequence]:
         """Return who waits, in order of turns; without tenants that is the order of queue keys."""
@@ -194,7 +197,7 @@ class BatchAdmission:
     def can_receive(self, num_tokens: int, beside: Seq[Sequence] = ()) -> bool:
         """Return whether KV of so many positions may be waited for beside others; if not even alone, it is computed."""
         num_blocks = self._pool.num_blocks_for(num_tokens) + sum(len(each.block_table) for each in beside)
-        is_half = 2 * (1 + len(beside)) <= self._limits.max_batch_size and 2 * num_blocks <= self._pool.num_blocks
+        is_half = 2 * (1 + len(beside)) <= self._num_slots and 2 * num_blocks <= self._pool.num_blocks
         return is_half or not self._limits.computes_for_others
 
     def _may_receive(self, sequence: Sequence) -> bool:
