@@ -52,6 +52,7 @@ class Stepper:
         copied_blocks: int = 0,
         target_tpot_seconds: float = 0.0,
         reading_seconds: float = 0.0,
+        computes_for_others: bool = False,
     ) -> None:
         self.limits = SchedulerLimits(
             max_batch_size,
@@ -60,6 +61,7 @@ class Stepper:
             max_host_bytes=host_blocks * BLOCK_BYTES,
             target_tpot_seconds=target_tpot_seconds,
             reading_seconds=reading_seconds,
+            computes_for_others=computes_for_others,
         )
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
         self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits, block_bytes=BLOCK_BYTES)

@@ -77,6 +77,7 @@ def play(stepper: Stepper, arriving: list[EngineRequest], random: Random) -> lis
             stepper.scheduler.note_pass(step, random.choice([0.0, 1e-3 * step.num_tokens, 0.02]))
             aborted += step.members if fails else []
         check_contents(stepper)
+        check_receptions(stepper)
         if random.random() < 0.1:
             use_block(stepper)
         for sequence in list(stepper.scheduler.receiving):
@@ -132,7 +133,17 @@ def check_turns(stepper: Stepper, step: Step) -> None:
         overtakers = [each for each in overtakers if each.request.tenant == sequence.request.tenant]
         if sequence.purpose is Purpose.PREFILL:  # an export may lack room that only exports need
             overtakers = [each for each in overtakers if each.purpose is Purpose.PREFILL]
+        if sequence.purpose is Purpose.RECEIVE and stepper.limits.computes_for_others:  # half is for others
+            overtakers = [each for each in overtakers if each.purpose is Purpose.RECEIVE]
         assert not overtakers or sequence.awaited is not None or is_passed or stepper.is_full(step)
+
+
+def check_receptions(stepper: Stepper) -> None:
+    """Prove that several receptions have half of slots and blocks at most where others wait for KV from here."""
+    receiving, limits = stepper.scheduler.receiving, stepper.limits
+    if limits.computes_for_others and len(receiving) > 1:
+        assert 2 * len(receiving) <= limits.max_batch_size
+        assert 2 * sum(len(each.block_table) for each in receiving) <= stepper.scheduler.pool.num_blocks
 
 
 def check_contents(stepper: Stepper) -> None:

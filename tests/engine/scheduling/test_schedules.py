@@ -32,6 +32,7 @@ SMALLEST_POOL = -(-(LONGEST_PROMPT + LONGEST_OUTPUT - 1) // BLOCK_TOKENS)
     host_blocks=st.sampled_from([0, 1, 4, 100]),
     copied_blocks=st.sampled_from([0, 1, 2]),
     target_tpot_seconds=st.sampled_from([0.0, 0.0, 0.005, 0.03]),
+    computes_for_others=st.booleans(),
     num_requests=st.integers(1, 12),
     seed=st.integers(0, 2**32),
 )
