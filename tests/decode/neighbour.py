@@ -18,7 +18,6 @@ from baton.kv_transport.kv_services import BlockStub, ReceivedPull, add_block_se
 from baton.node.block_servicer import BlockServicer
 from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel
-from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
 from decode.grants import grant_pull
 from decode.pair import (
@@ -28,6 +27,7 @@ from decode.pair import (
     Damage,
     Node,
     Pair,
+    decode_server,
     follow,
     intact,
     request_of,
@@ -67,12 +67,8 @@ class Neighbour:
         self.servicer = DamagedBlocks(node, damage)
         budget = usual_budget()
         generator = DecodeGenerator(node, PeerSet(0, lambda _link: None, budget=budget), PATIENT, Metrics(), budget)
-        self.server = GrpcServer("127.0.0.1:0")
+        self.server = decode_server(DecodeServicer(generator))
         self.server.add("baton.internal.v1.BlockService", partial(add_block_service, self.servicer))
-        self.server.add(
-            "baton.internal.v1.DecodeService",
-            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
-        )
 
     async def start(self) -> None:
         """Serve, and make the node known to the pair."""

@@ -75,6 +75,14 @@ def usual_budget() -> ReceiveBudget:
     return ReceiveBudget(receive_bytes_for(64, MAX_FRAME_BYTES), 64)
 
 
+def decode_server(servicer: DecodeServicer) -> GrpcServer:
+    """Return a server of a decode node; it does not run yet."""
+    server = GrpcServer("127.0.0.1:0")
+    register = partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, servicer)
+    server.add("baton.internal.v1.DecodeService", register)
+    return server
+
+
 @dataclass
 class ChangingTimeouts:
     """Stands for `Timeouts`: a test is impatient where it waits for a silence, and with nobody else."""
@@ -324,11 +332,7 @@ class Pair:
         node = cast(WorkerNode, self.decode)
         self.generator = DecodeGenerator(node, self.peers, cast(Timeouts, timeouts), self.metrics, usual_budget())
         self.decode_servicer = DecodeServicer(self.generator)
-        self.decode_server = GrpcServer("127.0.0.1:0")
-        self.decode_server.add(
-            "baton.internal.v1.DecodeService",
-            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, self.decode_servicer),
-        )
+        self.decode_server = decode_server(self.decode_servicer)
 
     @property
     def fast_port(self) -> int:

@@ -60,6 +60,10 @@ class SamplingContext(NamedTuple):
         """Return the output tokens so far: the position of the one to choose."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def is_masked(self, token_id: int) -> bool:
+        """Return whether a token is an end token that cannot be chosen yet."""
+        return self.num_output_tokens < self.params.min_tokens and token_id in self.end_token_ids
+
 
 class ChosenRows:
     """Some rows of logits, in any order and any number of times: sequences of the same tokens share one."""
@@ -93,8 +97,7 @@ def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledT
         indices = [
             index
             for index, context in enumerate(contexts)
-            if needs_rows[index]  # or the best may not be chosen yet
-            or (context.num_output_tokens < context.params.min_tokens and best[index] in context.end_token_ids)
+            if needs_rows[index] or (context.params.min_tokens and context.is_masked(best[index]))
         ]
     if indices:
         outcomes = outcomes or [not_finite_error()] * len(contexts)

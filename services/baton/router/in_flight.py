@@ -72,17 +72,15 @@ class PlacementLedger:
         entries, shares = self._entries.get(node_id, {}), dict[str, float]()
         listed = {prompt.placement_id: prompt for prompt in load.queued_prompts}
         is_whole = sum(each.num_left_tokens for each in load.queued_prompts) >= load.num_pending_prompt_tokens
-        for placement_id in accepted_placement_ids:
-            if placement_id in entries:
-                entries[placement_id].is_reported = True
+        named = {*accepted_placement_ids, *listed}
         for placement_id, entry in list(entries.items()):
-            prompt, share = listed.get(placement_id), float(is_whole or entry.was_listed)
-            if prompt is not None:
-                entry.is_reported = entry.was_listed = True
-                share = 1 - min(1.0, prompt.num_left_tokens / max(1, entry.work.num_prompt_tokens))
-            elif not entry.is_reported:
+            entry.is_reported |= placement_id in named
+            if not entry.is_reported:
                 continue
-            elif share:
+            if prompt := listed.get(placement_id):
+                entry.was_listed = True
+                share = 1 - min(1.0, prompt.num_left_tokens / max(1, entry.work.num_prompt_tokens))
+            elif share := float(is_whole or entry.was_listed):
                 del entries[placement_id]
             if entry.work.is_export:
                 shares[placement_id] = share

@@ -33,7 +33,7 @@ MAX_TENANT_WEIGHT = 1000
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
 MAX_KEPT_BYTES = 4096
-"""Of a summary that is kept to explain an outcome: twice what nodes tell at most."""
+"""Of a summary that is kept to explain an outcome; nothing is kept of a larger one but that there was one."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -143,7 +143,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
         mean_batch_size=quantities.measured_rate(message.mean_batch_size),
-        message=message if message.ByteSize() <= MAX_KEPT_BYTES else None,
+        message=message if message.ByteSize() <= MAX_KEPT_BYTES else generation_pb2.PlacementSummary(),
     )
 
 

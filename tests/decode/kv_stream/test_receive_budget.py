@@ -54,34 +54,18 @@ def test_frames_wait_for_credit_in_turn() -> None:
     asyncio.run(run())
 
 
-def test_who_goes_in_the_moment_in_which_credit_comes_is_cancelled_and_nothing_else() -> None:
-    """Its place is given to the next one before it hears of it itself."""
-
-    async def run() -> None:
-        budget = budget_of(1)
-        await budget.take(FRAME)
-        gone, behind = asyncio.create_task(budget.take(FRAME)), asyncio.create_task(budget.take(FRAME))
-        await turns()
-        gone.cancel()
-        budget.give_back(FRAME)
-        await turns()
-
-        assert gone.cancelled()
-        assert behind.done()
-        assert budget.num_bytes == FRAME
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("is_granted", [False, True])
-def test_who_goes_while_it_waits_for_credit_takes_none_and_gives_none(is_granted: bool) -> None:
-    """Also where it is granted in the very moment; those behind it get their turns."""
+@pytest.mark.parametrize("goes_first", [False, True])
+def test_who_goes_while_it_waits_for_credit_takes_none_and_gives_none(is_granted: bool, goes_first: bool) -> None:
+    """Also where it is granted in the very moment, before it goes or after; those behind it get their turns."""
 
     async def run() -> None:
         budget = budget_of(2)
         await budget.take(FRAME)
         gone, behind = asyncio.create_task(budget.take(2 * FRAME)), asyncio.create_task(budget.take(FRAME))
         await turns()
+        if goes_first:
+            gone.cancel()
         if is_granted:
             budget.give_back(FRAME)
         gone.cancel()

@@ -20,10 +20,9 @@ from baton.node.node import WorkerNode
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import PrefillServicer
 from baton.rpc.channel import open_channel
-from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
 from decode.grants import grant_generation
-from decode.pair import TIMEOUT_SECONDS, Node, follow, request_of, usual_budget
+from decode.pair import TIMEOUT_SECONDS, Node, decode_server, follow, request_of, usual_budget
 from engine.rig import mock_runner, prompt_of
 
 SILENCE_SECONDS = 20.0
@@ -41,12 +40,8 @@ class _Worker:
         prefills = PrefillServicer(Prefiller(node, 1 << 30))
         timeouts = Timeouts(SILENCE_SECONDS, SILENCE_SECONDS)
         generator = DecodeGenerator(node, self.peers, timeouts, Metrics(), usual_budget())
-        self.server = GrpcServer("127.0.0.1:0")
+        self.server = decode_server(DecodeServicer(generator))
         self.server.add("baton.internal.v1.PrefillService", partial(add_prefill_service, prefills))
-        self.server.add(
-            "baton.internal.v1.DecodeService",
-            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
-        )
 
     async def start(self) -> None:
         self.node.engine.start()

@@ -116,7 +116,7 @@ class _Search:
         self._num_feasible = len(self._entries)
         heapq.heapify(self._entries)
         self._reached: list[Entry] = []
-        self._closers: dict[int, list[Entry]] = {}
+        self._closers: dict[int, tuple[Offer, list[Entry]]] = {}
         self._pricing = Pricing(snapshot, request, policy)
         self._orders: dict[tuple[str, int], RemoteOrder] = {}
 
@@ -152,7 +152,7 @@ class _Search:
 
         def of_kind(kind: int) -> Iterator[NodeSnapshot]:
             for entry in near:
-                kinds = self._closer(entry[3]) if entry[2] == NODE else (entry,)
+                kinds = self._closer(entry[3])[1] if entry[2] == NODE else (entry,)
                 if any(each[2] == kind and each[:2] <= limit for each in kinds):
                     yield node_of[entry[3]]
 
@@ -203,36 +203,36 @@ class _Search:
             if reason:
                 yield Candidate(node.node_id, "", infeasible_reason=reason)
 
-    def _closer(self, index: int) -> Sequence[Entry]:
-        """Return the total of a decode node's local candidate, and floors of those of other kinds."""
+    def _closer(self, index: int) -> tuple[Offer, Sequence[Entry]]:
+        """Return a decode node's local candidate, and with its total the floors of those of other kinds."""
         closer = self._closers.get(index)
         if closer is None:
             floors, compute = self._floors, self._decoders[index].compute
             decode = self._pricing.decode(compute.node)
-            (is_back, total, *_), _ = self._pricing.local(decode)
-            closer = self._closers[index] = [(is_back, total, LOCAL, index)]
+            is_back, total, *_ = (local := self._pricing.local(decode))[0]
+            closer = self._closers[index] = local, [(is_back, total, LOCAL, index)]
             if floors.pullable > decode.match.device_tokens:
                 own = compute.seconds(floors.pullable, self._request.num_prompt_tokens)
                 queue, imposed = compute.waits(own, self._request.num_prompt_tokens, self._snapshot.now_seconds)
                 start = max(queue, decode.room_seconds) + own
                 seconds = decode.total_seconds(start, decode.slowdown_seconds + imposed) * SLACK
-                closer.append((is_back, seconds, PULL, index))
+                closer[1].append((is_back, seconds, PULL, index))
             if floors.prefillers:
                 joined = joined_seconds(decode, decode.match.restore.seconds + floors.least_start)
                 seconds = decode.total_seconds(max(joined, decode.room_seconds), decode.slowdown_seconds) * SLACK
-                closer.append((self._pricing.are_remotes_back, seconds, REMOTE, index))
+                closer[1].append((self._pricing.are_remotes_back, seconds, REMOTE, index))
         return closer
 
     def _visit(self, entry: Entry, best: Best) -> None:
         """Price a decode node's candidates of a kind, as far as they can be among the best, or look at it closely."""
         _, _, kind, index = entry
-        decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == NODE:
-            for closer in self._closer(index):
+            for closer in self._closer(index)[1]:
                 heapq.heappush(self._entries, closer)
-            best.offer(self._pricing.local(decode))  # its total is known by now, and limits all others
+            best.offer(self._closer(index)[0])  # its total is known by now, and limits all others
             return
         self._reached.append(entry)
+        decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
             prefillers = self._floors.prefillers
             num_drawn = sum(order.num_drawn for order in self._orders.values())

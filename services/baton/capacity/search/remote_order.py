@@ -48,7 +48,6 @@ class RemoteOrder:
         self._known: dict[str, _Pair] = {}
         self._pair = _pairing(snapshot, request, decode, self._known)
         self._after = decode.match.restore.seconds + decode.total_seconds(decode.join_seconds, decode.slowdown_seconds)
-        self._with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
         self._heap: list[_Pair] = []
         self._given: list[Offer] = []
         self.num_drawn = 0
@@ -117,7 +116,7 @@ class RemoteOrder:
         heap, prefillers = self._heap, self._prefillers
         while self.num_drawn < len(prefillers):
             prefiller = prefillers[self.num_drawn]
-            if heap and heap[0][0] < max((prefiller[0] + self._after) * SLACK, self._with_room):
+            if heap and heap[0][0] < (prefiller[0] + self._after) * SLACK:
                 break
             self.num_drawn += 1
             pair = self._pair(prefiller)

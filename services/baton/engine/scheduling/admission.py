@@ -201,8 +201,8 @@ class BatchAdmission:
         return is_half or not self._limits.computes_for_others
 
     def _may_receive(self, sequence: Sequence) -> bool:
-        receiving = self._queues.receiving  # alone any may be: it is told then
-        return not receiving or self.can_receive(len(sequence.token_ids), receiving)
+        beside = self._queues.receiving  # alone any may be: it is told then
+        return not beside or self.can_receive(len(sequence.token_ids), beside)
 
     def _fills_first(self, step: Step, sequence: Sequence, prefix: ReusablePrefix) -> bool:
         """Return whether a sequence is admitted later, because only part of its contents can be copied in by now.

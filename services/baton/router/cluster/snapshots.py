@@ -184,8 +184,7 @@ class NodeSnapshots:
     def _with_adapter(self, kept: NodeSnapshot, adapter: Adapter) -> NodeSnapshot:
         """Return a node as requests for an adapter find it."""
         node = self._nodes.get(kept.node_id)
-        reason = node.description.lack_of(adapter) if node else ""
-        if not node or not reason:
+        if node is None or not (reason := node.description.lack_of(adapter)):
             return kept
         before = node.lacking.get(adapter)
         if before is None or before[0] is not kept:

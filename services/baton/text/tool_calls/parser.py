@@ -63,10 +63,11 @@ class ToolParser(ABC):
         stripped = self._buffer.lstrip()
         if stripped.startswith(marker):
             return self._take(len(self._buffer) - len(stripped) + len(marker))
-        if marker.startswith(stripped) and not self._is_ended:
-            return None
-        if stripped and self._num_calls and marker.startswith(stripped):
-            self._take(len(self._buffer))  # what a limit has left of the marker
+        if marker.startswith(stripped):
+            if not self._is_ended:
+                return None
+            if stripped and self._num_calls:
+                self._take(len(self._buffer))  # what a limit has left of the marker
         return ""
 
     def _take_certain(self, ends: Sequence[str]) -> str:
